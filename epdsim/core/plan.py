@@ -1,0 +1,74 @@
+"""The plan of one step: what a scheduler decides and what workers are told (vLLM's `SchedulerOutput`).
+
+A plan costs no time. The fleet says how long it takes, the broadcast what it weighs, a replay whether it equals a recorded one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from epdsim.core.items import MediaFeature
+
+
+@dataclass(frozen=True, slots=True)
+class NewRequestData:
+    """An admission, and with a v2-style runner also a resume.
+
+    Attributes:
+        num_computed_tokens: Prefix hit plus remote tokens at admission.
+        block_ids: The block table so far.
+        mm_features: As broadcast: stripped by the rule in force.
+        num_prompt_tokens: Length of the prompt that goes along (with its outputs so far on a v2 resume).
+    """
+
+    request_id: str
+    num_computed_tokens: int
+    block_ids: Sequence[int]
+    mm_features: Sequence[MediaFeature]
+    num_prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class CachedRequestData:
+    """The difference for a request that the workers already know.
+
+    Attributes:
+        new_block_ids: Blocks added in this step, None when none were; the whole table when resumed.
+        resumed: Whether it comes back from a preemption (v1-style runners only).
+    """
+
+    request_id: str
+    num_computed_tokens: int
+    new_block_ids: Sequence[int] | None
+    resumed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step.
+
+    Attributes:
+        step: Number of the step, from 0.
+        num_scheduled_tokens: Tokens to compute by request, in scheduling order: running first, then admissions.
+        scheduled_encoder_inputs: Item indices to encode, by request.
+        ec_loads: Identifiers to load from the EC store in this step.
+        preempted: Sorted ids, as reported to the workers in this step.
+        finished: Sorted ids that ended since the last step.
+        free_encoder_mm_hashes: Identifiers that workers must drop from their encoder cache.
+    """
+
+    step: int
+    num_scheduled_tokens: Mapping[str, int]
+    scheduled_encoder_inputs: Mapping[str, Sequence[int]] = field(default_factory=dict[str, Sequence[int]])
+    new: Sequence[NewRequestData] = ()
+    cached: Sequence[CachedRequestData] = ()
+    preempted: Sequence[str] = ()
+    finished: Sequence[str] = ()
+    free_encoder_mm_hashes: Sequence[str] = ()
+    ec_loads: Sequence[str] = ()
+
+    @property
+    def total_num_scheduled_tokens(self) -> int:
+        """Tokens of the step over all requests."""
+        return sum(self.num_scheduled_tokens.values())

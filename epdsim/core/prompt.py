@@ -1,0 +1,93 @@
+"""Prompts: real token ids, or runs of equal content where only lengths and sharing matter.
+
+A replay of a hundred thousand requests must not hold a hundred million token ids. What the scheduler needs of a prompt is its
+length and, for block keys, whether a slice of it equals a slice of another prompt. `TokenPrompt` answers with ids, `RunPrompt` with
+runs: two slices are equal exactly when they clip to the same runs.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Hashable, Sequence
+from itertools import accumulate
+from typing import NamedTuple, Protocol
+
+
+class Prompt(Protocol):
+    """What the scheduler asks of a prompt."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in all, placeholders included."""
+        ...
+
+    def slice_key(self, start: int, end: int) -> Hashable:
+        """Content of tokens `[start, end)`, equal for equal tokens; `0 <= start < end <= num_tokens`."""
+        ...
+
+
+class TokenPrompt:
+    """A prompt of real token ids."""
+
+    __slots__ = ("token_ids",)
+
+    def __init__(self, token_ids: Sequence[int]) -> None:
+        self.token_ids = tuple(token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in all."""
+        return len(self.token_ids)
+
+    def slice_key(self, start: int, end: int) -> Hashable:
+        """The ids themselves."""
+        return self.token_ids[start:end]
+
+
+class TokenRun(NamedTuple):
+    """`length` tokens that start `start` tokens into the content named `content`."""
+
+    content: Hashable
+    start: int
+    length: int
+
+
+class RunPrompt:
+    """A prompt as runs of named content, without ids.
+
+    Args:
+        runs: In prompt order; runs of length 0 are dropped, neighbours that continue each other are joined so that equal content
+            has one form.
+    """
+
+    __slots__ = ("_ends", "runs")
+
+    def __init__(self, runs: Sequence[TokenRun]) -> None:
+        joined: list[TokenRun] = []
+        for run in runs:
+            last = joined[-1] if joined else None
+            if run.length == 0:
+                continue
+            if last is not None and last.content == run.content and last.start + last.length == run.start:
+                joined[-1] = TokenRun(last.content, last.start, last.length + run.length)
+            else:
+                joined.append(run)
+        self.runs = tuple(joined)
+        self._ends = tuple(accumulate(run.length for run in joined))
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in all."""
+        return self._ends[-1] if self._ends else 0
+
+    def slice_key(self, start: int, end: int) -> Hashable:
+        """The runs clipped to the slice."""
+        index = bisect_right(self._ends, start)
+        clipped: list[TokenRun] = []
+        while start < end:
+            run, run_end = self.runs[index], self._ends[index]
+            taken = min(end, run_end) - start
+            clipped.append(TokenRun(run.content, run.start + start - (run_end - run.length), taken))
+            start += taken
+            index += 1
+        return tuple(clipped)

@@ -1,0 +1,39 @@
+"""The request as an engine admits it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from epdsim.core.items import MediaFeature
+from epdsim.core.prompt import Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What one engine (encode, prefill or decode) is asked to do.
+
+    Its life: waiting, running, possibly preempted and waiting again, finished.
+
+    Attributes:
+        request_id: Unique in the engine.
+        prompt: Its tokens, placeholders included.
+        max_tokens: Output tokens after which it ends; end-of-sequence is not modelled, workloads state the true length.
+        mm_features: Its media items in order of offset.
+        priority: Smaller is more urgent (policy `priority` only).
+        arrival_time: Tie-break of the priority order, in any unit.
+        cache_salt: Part of every block key; None for none.
+        adapter: Name of the adapter (LoRA), part of every block key; None for none.
+        num_remote_tokens: Leading prompt tokens whose KV cache another engine hands over; counted as computed at admission.
+        remote_embeds: Identifiers whose embeddings are known to stand in the EC store, to be loaded instead of encoded.
+    """
+
+    request_id: str
+    prompt: Prompt
+    max_tokens: int
+    mm_features: tuple[MediaFeature, ...] = ()
+    priority: int = 0
+    arrival_time: float = 0.0
+    cache_salt: str | None = None
+    adapter: str | None = None
+    num_remote_tokens: int = 0
+    remote_embeds: frozenset[str] = frozenset()

@@ -1,0 +1,1 @@
+"""How long things take: encode, step, link, serialise and broadcast."""

@@ -1,0 +1,1 @@
+"""The event schema, its recorder, reader and writer."""

@@ -1,0 +1,1 @@
+"""SimPy processes: each calls the core, adds time and emits events."""

@@ -1,0 +1,1 @@
+"""Real tensors: materialised items, shared-memory broadcast, tensor-parallel worker processes."""

@@ -1,0 +1,1 @@
+"""What a property is, and the monitors that judge events."""

@@ -1,0 +1,1 @@
+"""Requests and arrivals: generators and readers of public traces."""
