@@ -1,0 +1,79 @@
+"""The store through which encoders hand embeddings to prefill (vLLM's EC connector), as pure bookkeeping.
+
+An entry is *reserved* when an encode of it starts, *ready* when its bytes are complete, and *gone* once evicted. Only ready entries
+are announced (property EC-READY). Eviction is least recently used, by bytes, and never takes an entry that is not ready.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class EcEntry:
+    """One embedding.
+
+    Attributes:
+        embedding_bytes: Its size.
+        is_ready: Whether its bytes are complete.
+    """
+
+    embedding_bytes: int
+    is_ready: bool = False
+
+
+class EcStore:
+    """Embeddings by identifier.
+
+    Args:
+        capacity_bytes: What it may hold; None for no limit.
+    """
+
+    def __init__(self, capacity_bytes: int | None = None) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.used_bytes = 0
+        self._entries: OrderedDict[str, EcEntry] = OrderedDict()
+
+    def is_ready(self, identifier: str) -> bool:
+        """Whether the embedding can be loaded now."""
+        entry = self._entries.get(identifier)
+        return entry is not None and entry.is_ready
+
+    def is_reserved(self, identifier: str) -> bool:
+        """Whether an encode of it is under way."""
+        entry = self._entries.get(identifier)
+        return entry is not None and not entry.is_ready
+
+    def reserve(self, identifier: str, embedding_bytes: int) -> None:
+        """Announce internally that an encode has begun; the caller has seen that there is no entry."""
+        assert identifier not in self._entries, f"{identifier!r} is there already"
+        self._entries[identifier] = EcEntry(embedding_bytes)
+        self.used_bytes += embedding_bytes
+
+    def publish(self, identifier: str) -> list[str]:
+        """Mark a reserved entry ready and make room for it; the evicted identifiers, oldest first."""
+        self._entries[identifier].is_ready = True
+        self._entries.move_to_end(identifier)
+        evicted: list[str] = []
+        while self.capacity_bytes is not None and self.used_bytes > self.capacity_bytes:
+            victim = next((key for key, entry in self._entries.items() if entry.is_ready and key != identifier), None)
+            if victim is None:
+                break
+            self.evict(victim)
+            evicted.append(victim)
+        return evicted
+
+    def touch(self, identifier: str) -> int:
+        """Read a ready entry: it becomes the most recent; its bytes."""
+        entry = self._entries[identifier]
+        assert entry.is_ready, f"{identifier!r} is read before it is complete"
+        self._entries.move_to_end(identifier)
+        return entry.embedding_bytes
+
+    def evict(self, identifier: str) -> None:
+        """Drop an entry."""
+        self.used_bytes -= self._entries.pop(identifier).embedding_bytes
+
+    def __len__(self) -> int:
+        return len(self._entries)

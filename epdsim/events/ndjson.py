@@ -1,0 +1,105 @@
+"""Event files: newline-delimited JSON behind a header line that says what the file is."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self, cast
+
+import msgspec
+
+from epdsim.core.errors import InputError
+from epdsim.events.schema import AnyEvent, Event
+
+FORMAT = "epdsim-events"
+VERSION = 1
+
+
+class NdjsonWriter:
+    """Writes events to a file; the file appears under its name only once it is complete.
+
+    Args:
+        path: Target; `.gz` compresses.
+        about: Further facts for the header, for example scenario name and seed.
+    """
+
+    def __init__(self, path: Path, about: Mapping[str, Any] | None = None) -> None:
+        if not path.parent.is_dir():
+            raise InputError(f"event file {str(path)!r}", "its folder does not exist", "create it first")
+        self._path, self._partial = path, path.with_name(path.name + ".partial")
+        opener = gzip.open if path.suffix == ".gz" else open
+        self._file = cast("BinaryIO", opener(self._partial, "wb"))
+        self._encoder = msgspec.json.Encoder()
+        self._write({"format": FORMAT, "version": VERSION, **(about or {})})
+
+    def __call__(self, event: Event) -> None:
+        """Write one event."""
+        self._write(event)
+
+    def _write(self, record: object) -> None:
+        self._file.write(self._encoder.encode(record) + b"\n")
+
+    def __enter__(self) -> Self:
+        """Use as a context so that a failed run leaves no half-written file."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Put the file in its place, or remove it when the run failed."""
+        self._file.close()
+        if kind is None:
+            self._partial.replace(self._path)
+        else:
+            self._partial.unlink(missing_ok=True)
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """The first line of a JSON-lines file as a mapping; empty when it is none.
+
+    Raises:
+        InputError: The file is missing or not text.
+    """
+    try:
+        with _open(path) as file:
+            first = file.readline(1 << 26)
+    except (OSError, EOFError) as error:
+        raise InputError(f"file {str(path)!r}", f"it cannot be read ({error})", "check the path") from error
+    try:
+        header = msgspec.json.decode(first)
+    except msgspec.DecodeError:
+        return {}
+    return cast("dict[str, Any]", header) if isinstance(header, dict) else {}
+
+
+def read_events(path: Path) -> Iterator[AnyEvent]:
+    """The events of a file, in file order.
+
+    Raises:
+        InputError: The file is missing, no event file, of a newer version, or a line is no event; with the line number.
+    """
+    header = read_header(path)
+    if header.get("format") != FORMAT:
+        raise InputError(
+            f"file {str(path)!r}", "its first line is not the header of an event file", "write one with --events"
+        )
+    if header.get("version") != VERSION:
+        raise InputError(
+            f"file {str(path)!r}", f"its version is {header.get('version')!r}, not {VERSION}", "update epdsim"
+        )
+    decoder = msgspec.json.Decoder(AnyEvent)
+    with _open(path) as file:
+        next(file)
+        for number, line in enumerate(file, start=2):
+            try:
+                yield decoder.decode(line)
+            except msgspec.DecodeError as error:
+                raise InputError(
+                    f"{path}, line {number}", f"not an event ({error})", "the file may be cut; write it again"
+                ) from error
+
+
+def _open(path: Path) -> BinaryIO:
+    return cast("BinaryIO", gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb"))

@@ -1,0 +1,208 @@
+"""The events: what happened, where and when, whoever made it happen.
+
+An event is a small typed record. A simulated fleet, a replay, a recorded system all speak in these, so that one monitor, one metric
+or one timeline reads all of them. Times are milliseconds since the start of the run. Written as NDJSON, one event a line, each with
+its `kind`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import msgspec
+
+
+class Event(msgspec.Struct, frozen=True, tag_field="kind", tag=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What all events have.
+
+    Attributes:
+        time_ms: Since the start of the run.
+        instance: Where: `"render-0"`, `"prefill-1"`, `"orchestrator"`.
+    """
+
+    is_detail: ClassVar[bool] = False
+
+    time_ms: float
+    instance: str
+
+
+class RequestArrived(Event, frozen=True):
+    """A client's request reaches the system.
+
+    Attributes:
+        output_tokens: Tokens that it asks for.
+        slo_class: Service class, `"warm-up"` for requests that are served but not measured.
+    """
+
+    request_id: str
+    output_tokens: int
+    slo_class: str = ""
+
+
+class Rendered(Event, frozen=True):
+    """A chat became tokens, placeholders and tensors.
+
+    Attributes:
+        mm_hashes: Content hash of each item, in prompt order.
+        num_media_tokens: Placeholder tokens in all.
+        cache_hits: Items whose processing the processor cache spared.
+        payload_bytes: Raw tensor bytes of all items.
+    """
+
+    request_id: str
+    num_prompt_tokens: int
+    num_media_tokens: int = 0
+    mm_hashes: Sequence[str] = ()
+    cache_hits: int = 0
+    payload_bytes: int = 0
+
+
+class LegSent(Event, frozen=True):
+    """The orchestrator sends one leg of a request.
+
+    Attributes:
+        leg: `"encode"`, `"prefill"`, `"decode"` or `"aggregated"`.
+        to: The instance chosen.
+        body_bytes: Size of the HTTP body.
+        payload: What stands for media in it: `"full"`, `"metadata"`, `"raw"` or `"none"`.
+        body_bytes_by_payload: For a leg with media: what the body would weigh under each choice, the one taken included.
+    """
+
+    request_id: str
+    leg: str
+    to: str
+    body_bytes: int
+    payload: str = "none"
+    body_bytes_by_payload: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])
+
+
+class EncodeFinished(Event, frozen=True):
+    """An encode instance has run its encoder on items and published their embeddings."""
+
+    request_id: str
+    mm_hashes: Sequence[str]
+    embedding_bytes: int
+
+
+class EcLoaded(Event, frozen=True):
+    """An engine pulled an embedding out of the EC store."""
+
+    mm_hash: str
+    embedding_bytes: int
+
+
+class Admitted(Event, frozen=True):
+    """A request enters the running set, at first or again.
+
+    Attributes:
+        num_computed_tokens: Tokens that need no computing: prefix hit, and what another engine handed over.
+        payloads: Per item, what the workers were sent: `"full"`, `"metadata"`, `"empty"`, `"address"` or `"none"`.
+    """
+
+    request_id: str
+    num_prompt_tokens: int
+    num_computed_tokens: int
+    num_remote_tokens: int = 0
+    payloads: Sequence[str] = ()
+    resumed: bool = False
+
+
+class Preempted(Event, frozen=True):
+    """A running request lost its blocks and waits again."""
+
+    request_id: str
+
+
+class StepFinished(Event, frozen=True):
+    """One step of an engine: planned, broadcast and computed.
+
+    Attributes:
+        step: Its number.
+        num_tokens: Tokens computed.
+        num_requests: Requests in it.
+        num_running: Running requests after it.
+        num_waiting: Waiting requests after it.
+        duration_ms: From plan to result.
+        broadcast_ms: Part of it: serialising and delivering the plan to the ranks.
+        encode_ms: Part of it: the encoder, where it runs in the engine.
+        broadcast_bytes: What the plan weighs, each unique tensor once.
+        broadcast_bytes_unstripped: What the same plan would weigh without strip.
+        free_blocks: KV blocks free after it.
+    """
+
+    step: int
+    num_tokens: int
+    num_requests: int
+    num_running: int
+    num_waiting: int
+    duration_ms: float
+    broadcast_ms: float = 0.0
+    encode_ms: float = 0.0
+    broadcast_bytes: int = 0
+    broadcast_bytes_unstripped: int = 0
+    free_blocks: int = 0
+
+
+class StepPlanned(Event, frozen=True):
+    """The decisions of a step in full; recorded only where a consumer asks for detail."""
+
+    is_detail: ClassVar[bool] = True
+
+    step: int
+    num_scheduled_tokens: Mapping[str, int]
+    scheduled_encoder_inputs: Mapping[str, Sequence[int]] = msgspec.field(default_factory=dict[str, Sequence[int]])
+    ec_loads: Sequence[str] = ()
+    free_encoder_mm_hashes: Sequence[str] = ()
+
+
+class KvTransferred(Event, frozen=True):
+    """A prefill instance's KV cache has arrived at the decode instance."""
+
+    request_id: str
+    source: str
+    kv_bytes: int
+
+
+class FirstToken(Event, frozen=True):
+    """The client sees its first token."""
+
+    request_id: str
+
+
+class RequestFinished(Event, frozen=True):
+    """The last token is out."""
+
+    request_id: str
+    output_tokens: int
+
+
+class RequestFailed(Event, frozen=True):
+    """The request ended without its tokens.
+
+    Attributes:
+        reason: One sentence.
+        refused: True when it was turned away before any work was done.
+    """
+
+    request_id: str
+    reason: str
+    refused: bool = False
+
+
+AnyEvent = (
+    RequestArrived
+    | Rendered
+    | LegSent
+    | EncodeFinished
+    | EcLoaded
+    | Admitted
+    | Preempted
+    | StepFinished
+    | StepPlanned
+    | KvTransferred
+    | FirstToken
+    | RequestFinished
+    | RequestFailed
+)
+"""Every kind of event; what a reader decodes into."""

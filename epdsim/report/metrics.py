@@ -1,0 +1,254 @@
+"""Figures of a run, taken from its events alone."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from epdsim.events import (
+    Admitted,
+    EcLoaded,
+    EncodeFinished,
+    Event,
+    FirstToken,
+    KvTransferred,
+    LegSent,
+    Preempted,
+    Rendered,
+    RequestArrived,
+    RequestFailed,
+    RequestFinished,
+    StepFinished,
+)
+
+WARM_UP = "warm-up"
+"""Service class of requests that are served, counted in the books, and left out of every latency figure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """A latency over the requests that completed (the population is named beside it)."""
+
+    count: int
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+    max: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Distribution | None:
+        """The distribution of some values, None of nothing."""
+        if not len(values):
+            return None
+        data = np.asarray(values, dtype=np.float64)
+        p50, p90, p99 = np.quantile(data, (0.5, 0.9, 0.99)).tolist()
+        return cls(len(data), float(data.mean()), p50, p90, p99, float(data.max()))
+
+
+@dataclass(frozen=True, slots=True)
+class RunMetrics:
+    """What a run amounts to. Latencies are over completed requests that are not warm-up.
+
+    Attributes:
+        injected: Requests that arrived; equals completed + failed + refused + unfinished.
+        duration_ms: From the first arrival to the last event.
+        ttft_ms: Arrival to first token.
+        tpot_ms: Time per output token after the first, per request with at least two.
+        e2e_ms: Arrival to last token.
+        prompt_tokens: Prompt tokens of first admissions to an engine that computes them itself.
+        prefix_hit_tokens: Those of them that the prefix cache covered.
+        leg_bytes: Body bytes by leg.
+        prefill_bytes_by_payload: Body bytes of the legs to the engine that computes the prompt, under each choice of payload.
+        broadcast_bytes: What went to the tensor-parallel ranks, each unique tensor of a step once.
+        broadcast_bytes_unstripped: The same without strip.
+    """
+
+    injected: int
+    completed: int
+    failed: int
+    refused: int
+    unfinished: int
+    duration_ms: float
+    ttft_ms: Distribution | None
+    tpot_ms: Distribution | None
+    e2e_ms: Distribution | None
+    output_tokens: int
+    prompt_tokens: int
+    prefix_hit_tokens: int
+    media_items: int
+    processor_cache_hits: int
+    encoded_items: int
+    ec_loads: int
+    ec_bytes: int
+    kv_bytes: int
+    preemptions: int
+    steps: int
+    leg_bytes: Mapping[str, int]
+    prefill_bytes_by_payload: Mapping[str, int]
+    broadcast_bytes: int
+    broadcast_bytes_unstripped: int
+    broadcast_ms: float
+    busy_ms: Mapping[str, float]
+    failures: Mapping[str, int]
+
+    @property
+    def request_throughput_per_s(self) -> float:
+        """Completed requests per second of the run."""
+        return 1000.0 * self.completed / self.duration_ms if self.duration_ms > 0 else 0.0
+
+    @property
+    def token_throughput_per_s(self) -> float:
+        """Output tokens per second of the run."""
+        return 1000.0 * self.output_tokens / self.duration_ms if self.duration_ms > 0 else 0.0
+
+    @property
+    def prefix_hit_rate(self) -> float:
+        """Share of prompt tokens that the prefix cache covered."""
+        return self.prefix_hit_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
+
+
+@dataclass(slots=True)
+class _Flight:
+    arrived_ms: float
+    slo_class: str
+    first_ms: float = -1.0
+
+
+@dataclass(slots=True)
+class _Totals:
+    counts: Counter[str] = field(default_factory=Counter[str])
+    legs: Counter[str] = field(default_factory=Counter[str])
+    by_payload: Counter[str] = field(default_factory=Counter[str])
+    failures: Counter[str] = field(default_factory=Counter[str])
+    busy_ms: Counter[str] = field(default_factory=Counter[str])
+    broadcast_ms: float = 0.0
+
+
+class MetricsSink:
+    """Takes events and keeps figures; memory grows with requests in flight and one float per latency."""
+
+    def __init__(self) -> None:
+        self._flights: dict[str, _Flight] = {}
+        self._totals = _Totals()
+        self._ttft_ms, self._tpot_ms, self._e2e_ms = array("d"), array("d"), array("d")
+        self._start_ms = self._end_ms = -1.0
+        self._takers = {
+            RequestArrived: self._arrived,
+            Rendered: self._rendered,
+            LegSent: self._leg,
+            EncodeFinished: self._encoded,
+            EcLoaded: self._ec_loaded,
+            Admitted: self._admitted,
+            Preempted: self._preempted,
+            StepFinished: self._step,
+            KvTransferred: self._kv,
+            FirstToken: self._first_token,
+            RequestFinished: self._finished,
+            RequestFailed: self._failed,
+        }
+
+    def __call__(self, event: Event) -> None:
+        """Take one event."""
+        if self._start_ms < 0:
+            self._start_ms = event.time_ms
+        self._end_ms = max(self._end_ms, event.time_ms)
+        taker = self._takers.get(type(event))
+        if taker is not None:
+            taker(event)  # type: ignore[arg-type]
+
+    def _arrived(self, event: RequestArrived) -> None:
+        self._totals.counts["injected"] += 1
+        self._flights[event.request_id] = _Flight(event.time_ms, event.slo_class)
+
+    def _rendered(self, event: Rendered) -> None:
+        self._totals.counts["media_items"] += len(event.mm_hashes)
+        self._totals.counts["processor_cache_hits"] += event.cache_hits
+
+    def _leg(self, event: LegSent) -> None:
+        self._totals.legs[event.leg] += event.body_bytes
+        self._totals.by_payload.update(event.body_bytes_by_payload)
+
+    def _encoded(self, event: EncodeFinished) -> None:
+        self._totals.counts["encoded_items"] += len(event.mm_hashes)
+
+    def _ec_loaded(self, event: EcLoaded) -> None:
+        self._totals.counts["ec_loads"] += 1
+        self._totals.counts["ec_bytes"] += event.embedding_bytes
+
+    def _admitted(self, event: Admitted) -> None:
+        if not event.resumed and not event.num_remote_tokens:
+            self._totals.counts["prompt_tokens"] += event.num_prompt_tokens
+            self._totals.counts["prefix_hit_tokens"] += event.num_computed_tokens
+
+    def _preempted(self, _event: Preempted) -> None:
+        self._totals.counts["preemptions"] += 1
+
+    def _step(self, event: StepFinished) -> None:
+        totals = self._totals
+        totals.counts["steps"] += 1
+        totals.counts["broadcast_bytes"] += event.broadcast_bytes
+        totals.counts["broadcast_bytes_unstripped"] += event.broadcast_bytes_unstripped
+        totals.broadcast_ms += event.broadcast_ms
+        totals.busy_ms[event.instance] += event.duration_ms
+
+    def _kv(self, event: KvTransferred) -> None:
+        self._totals.counts["kv_bytes"] += event.kv_bytes
+
+    def _first_token(self, event: FirstToken) -> None:
+        flight = self._flights[event.request_id]
+        if flight.first_ms < 0:
+            flight.first_ms = event.time_ms
+
+    def _finished(self, event: RequestFinished) -> None:
+        flight = self._flights.pop(event.request_id)
+        self._totals.counts["completed"] += 1
+        self._totals.counts["output_tokens"] += event.output_tokens
+        if flight.slo_class == WARM_UP:
+            return
+        self._ttft_ms.append(flight.first_ms - flight.arrived_ms)
+        self._e2e_ms.append(event.time_ms - flight.arrived_ms)
+        if event.output_tokens > 1:
+            self._tpot_ms.append((event.time_ms - flight.first_ms) / (event.output_tokens - 1))
+
+    def _failed(self, event: RequestFailed) -> None:
+        self._flights.pop(event.request_id)
+        self._totals.counts["refused" if event.refused else "failed"] += 1
+        self._totals.failures[event.reason] += 1
+
+    def result(self) -> RunMetrics:
+        """The figures so far."""
+        totals, counts = self._totals, self._totals.counts
+        return RunMetrics(
+            injected=counts["injected"],
+            completed=counts["completed"],
+            failed=counts["failed"],
+            refused=counts["refused"],
+            unfinished=len(self._flights),
+            duration_ms=max(0.0, self._end_ms - self._start_ms),
+            ttft_ms=Distribution.of(self._ttft_ms),
+            tpot_ms=Distribution.of(self._tpot_ms),
+            e2e_ms=Distribution.of(self._e2e_ms),
+            output_tokens=counts["output_tokens"],
+            prompt_tokens=counts["prompt_tokens"],
+            prefix_hit_tokens=counts["prefix_hit_tokens"],
+            media_items=counts["media_items"],
+            processor_cache_hits=counts["processor_cache_hits"],
+            encoded_items=counts["encoded_items"],
+            ec_loads=counts["ec_loads"],
+            ec_bytes=counts["ec_bytes"],
+            kv_bytes=counts["kv_bytes"],
+            preemptions=counts["preemptions"],
+            steps=counts["steps"],
+            leg_bytes=dict(sorted(totals.legs.items())),
+            prefill_bytes_by_payload=dict(sorted(totals.by_payload.items())),
+            broadcast_bytes=counts["broadcast_bytes"],
+            broadcast_bytes_unstripped=counts["broadcast_bytes_unstripped"],
+            broadcast_ms=totals.broadcast_ms,
+            busy_ms=dict(sorted(totals.busy_ms.items())),
+            failures=dict(sorted(totals.failures.items())),
+        )
