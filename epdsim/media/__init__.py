@@ -1,1 +1,5 @@
-"""Model families: what render produces for a picture, a clip or a sound."""
+"""Model families: what render produces for a picture, clip or sound."""
+
+from epdsim.media.family import Family, RenderedMedia, families, family
+
+__all__ = ["Family", "RenderedMedia", "families", "family"]
