@@ -20,6 +20,9 @@ ITEM_BYTES: Mapping[str, int] = MappingProxyType(
         "int8": 1,
         "float8_e4m3fn": 1,
         "float8_e5m2": 1,
+        "float8_e4m3fnuz": 1,
+        "float8_e5m2fnuz": 1,
+        "float8_e8m0fnu": 1,
         "int16": 2,
         "uint16": 2,
         "float16": 2,
@@ -30,6 +33,7 @@ ITEM_BYTES: Mapping[str, int] = MappingProxyType(
         "int64": 8,
         "uint64": 8,
         "float64": 8,
+        "complex32": 4,
         "complex64": 8,
         "complex128": 16,
     }
@@ -75,8 +79,8 @@ class TensorHandle:
         return memoryview(self.source).cast("B").cast(_NATIVE_FORMATS[self.dtype]).tolist()  # type: ignore[call-overload]
 
 
-FieldData = TensorHandle | int | float | tuple["FieldData", ...]
-"""A field's value, nested as in vLLM's `NestedTensors`."""
+FieldData = TensorHandle | int | float | tuple["FieldData", ...] | None
+"""A field's value, nested as in vLLM's `NestedTensors`; None when only the field's kind is known (vLLM: cached elsewhere)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +137,7 @@ def _data_nbytes(data: FieldData) -> int:
         return data.nbytes
     if isinstance(data, tuple):
         return sum(_data_nbytes(part) for part in data)
-    return 8
+    return 0 if data is None else 8
 
 
 @dataclass(frozen=True, slots=True)
