@@ -20,6 +20,7 @@ class NewRequestData:
         block_ids: The block table so far.
         mm_features: As broadcast: stripped by the rule in force.
         num_prompt_tokens: Length of the prompt that goes along (with its outputs so far on a v2 resume).
+        num_cached_tokens: The part of `num_computed_tokens` that the engine's own prefix cache held.
     """
 
     request_id: str
@@ -27,6 +28,7 @@ class NewRequestData:
     block_ids: Sequence[int]
     mm_features: Sequence[MediaFeature]
     num_prompt_tokens: int
+    num_cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class StepPlan:
         num_scheduled_tokens: Tokens to compute by request, in scheduling order: running first, then admissions.
         scheduled_encoder_inputs: Item indices to encode, by request.
         ec_loads: Identifiers to load from the EC store in this step.
+        samples: Ids that reach the end of their known tokens, so that the step yields a token of each; in scheduling order.
         preempted: Sorted ids, as reported to the workers in this step.
         finished: Sorted ids that ended since the last step.
         free_encoder_mm_hashes: Identifiers that workers must drop from their encoder cache.
@@ -67,6 +70,7 @@ class StepPlan:
     finished: Sequence[str] = ()
     free_encoder_mm_hashes: Sequence[str] = ()
     ec_loads: Sequence[str] = ()
+    samples: Sequence[str] = ()
 
     @property
     def total_num_scheduled_tokens(self) -> int:

@@ -1,0 +1,169 @@
+"""The pool of KV blocks: who holds which block, which free block goes next, and which block holds a known prefix.
+
+Free blocks stand in one queue. Blocks without a key (nobody can find them again) are at its front and are taken in last-in, first-out order;
+blocks with a key follow in the order in which they were freed, so the prefix that has been unused longest is lost first. A block that is found
+again leaves the queue.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+
+from epdsim.core.rules import Rule
+
+
+def longest_hit(num_tokens: int) -> int:
+    """Tokens that a prefix hit may cover at most: the last known token is computed in any case, to sample from it."""
+    return num_tokens - 1
+
+
+HIT_LIMIT = Rule(
+    "kv_blocks.hit_limit",
+    "A prefix hit leaves at least the last known token to compute; hits are whole blocks, so a full hit backs off by one block.",
+    source="vLLM 0.32",
+    ideal=longest_hit,
+)
+
+NULL_BLOCK = 0
+"""Id of the block that nobody gets."""
+
+
+class BlockPool:
+    """All KV blocks of an engine.
+
+    Args:
+        num_blocks: Blocks in all, the null block among them.
+        enable_caching: Whether blocks keep their key, and thus can be found, after they are freed.
+
+    Attributes:
+        num_free: Blocks that can be taken, cached ones among them.
+    """
+
+    __slots__ = (
+        "_cached_free",
+        "_found",
+        "_key_of",
+        "_plain_free",
+        "_refs",
+        "enable_caching",
+        "num_blocks",
+        "num_free",
+    )
+
+    def __init__(self, num_blocks: int, *, enable_caching: bool) -> None:
+        self.num_blocks = num_blocks
+        self.enable_caching = enable_caching
+        self.num_free = num_blocks - 1
+        self._refs = [0] * num_blocks
+        self._key_of = [0] * num_blocks
+        # The queue in two parts: a stack whose end is the front of the queue, and behind it the blocks with a key.
+        self._plain_free = list(range(num_blocks - 1, NULL_BLOCK, -1))
+        self._cached_free: OrderedDict[int, None] = OrderedDict()
+        # Blocks by key; several when the same prefix was computed twice at once, the first one then serves hits.
+        self._found: dict[int, int | dict[int, None]] = {}
+
+    def find(self, key: int) -> int | None:
+        """A block that holds what `key` stands for; 0 when there is none."""
+        found = self._found.get(key, NULL_BLOCK)
+        return found if isinstance(found, int) else next(iter(found))
+
+    def num_idle(self, blocks: Sequence[int]) -> int:
+        """How many of `blocks` nobody holds, so that holding them makes the pool smaller."""
+        refs = self._refs
+        return sum(1 for block in blocks if not refs[block])
+
+    def take(self, count: int) -> list[int]:
+        """Take the next `count` free blocks; what cached ones among them hold is lost."""
+        assert count <= self.num_free, "callers ask num_free first"
+        if count <= 0:
+            return []
+        plain = self._plain_free
+        taken = plain[: -count - 1 : -1]
+        del plain[-count:]
+        while len(taken) < count:
+            block, _ = self._cached_free.popitem(last=False)
+            self._lose_key(block)
+            taken.append(block)
+        for block in taken:
+            self._refs[block] = 1
+        self.num_free -= count
+        return taken
+
+    def hold(self, blocks: Sequence[int]) -> None:
+        """Add a reference to found blocks."""
+        refs = self._refs
+        for block in blocks:
+            if not refs[block]:
+                del self._cached_free[block]
+                self.num_free -= 1
+            refs[block] += 1
+
+    def release(self, table: Sequence[int]) -> None:
+        """Give up a request's block table; its tail is lost before its head."""
+        refs, key_of, plain = self._refs, self._key_of, list[int]()
+        for block in reversed(table):
+            refs[block] -= 1
+            if not refs[block]:
+                self.num_free += 1
+                if key_of[block]:
+                    self._cached_free[block] = None
+                else:
+                    plain.append(block)
+        plain.reverse()
+        self._plain_free += plain
+
+    def publish(self, block: int, key: int) -> None:
+        """Make a full block findable."""
+        self._key_of[block] = key
+        found = self._found.setdefault(key, block)
+        if isinstance(found, dict):
+            found[block] = None
+        elif found != block:
+            self._found[key] = {found: None, block: None}
+
+    def _lose_key(self, block: int) -> None:
+        key, self._key_of[block] = self._key_of[block], 0
+        found = self._found.pop(key, None)
+        if isinstance(found, dict):
+            found.pop(block, None)
+            if found:
+                self._found[key] = found
+
+    def reset(self) -> bool:
+        """Forget all prefixes; False and nothing done while a block is in use."""
+        if self.num_free != self.num_blocks - 1:
+            return False
+        behind = list(self._cached_free)
+        behind.reverse()
+        self._plain_free = behind + self._plain_free
+        self._cached_free.clear()
+        self._found.clear()
+        self._key_of = [0] * self.num_blocks
+        return True
+
+    def keys(self) -> Iterator[int]:
+        """All keys that can be found."""
+        return iter(self._found)
+
+    def key_of(self, block: int) -> int:
+        """Key of a block; 0 for none."""
+        return self._key_of[block]
+
+    def references(self, block: int) -> int:
+        """How many tables a block is in."""
+        return self._refs[block]
+
+    def free_queue(self) -> list[int]:
+        """Free blocks in the order in which they will be taken."""
+        return [*reversed(self._plain_free), *self._cached_free]
+
+    def clone(self) -> BlockPool:
+        """An independent copy."""
+        other = object.__new__(BlockPool)
+        for name in self.__slots__:
+            setattr(other, name, getattr(self, name))
+        other._refs, other._key_of, other._plain_free = list(self._refs), list(self._key_of), list(self._plain_free)
+        other._cached_free = OrderedDict(self._cached_free)
+        other._found = {key: found if isinstance(found, int) else dict(found) for key, found in self._found.items()}
+        return other

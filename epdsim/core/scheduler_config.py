@@ -1,0 +1,85 @@
+"""Settings of an engine's scheduler, under vLLM's names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from epdsim.core.errors import InputError
+
+_CHOICES = {
+    "policy": ("fcfs", "priority"),
+    "model_runner": ("v1", "v2"),
+    "ec_role": ("none", "producer", "consumer", "both"),
+    "strip": ("off", "admission", "deferred", "resend"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Settings of one engine's scheduler.
+
+    Attributes:
+        block_size: Tokens of a KV block.
+        num_gpu_blocks: KV blocks of the pool; block 0 is the null block, which nobody gets.
+        max_num_batched_tokens: Tokens that a step may compute.
+        max_num_seqs: Requests that may run at once.
+        max_model_len: Tokens that prompt and output of one request may have.
+        encoder_cache_size: Embeddings that the encoder cache holds; at least the largest item.
+        max_num_encoder_input_tokens: Embeddings that a step may compute in the encoder; at least the largest item.
+        enable_prefix_caching: Whether KV blocks of finished requests are found again.
+        enable_chunked_prefill: Whether an admission may compute a part of its prompt.
+        policy: `"fcfs"` or `"priority"`.
+        async_scheduling: Whether a step is scheduled before the output of the one before is known.
+        model_runner: `"v1"` (resumed requests are told as differences) or `"v2"` (as new ones).
+        uses_mrope: Positions are read from keep-on-CPU fields (M-RoPE).
+        uses_xdrope: The same for XD-RoPE.
+        disable_chunked_mm_input: No step ends inside a media item.
+        scheduler_reserve_full_isl: Admit only when all known tokens of the request fit in the free blocks.
+        long_prefill_token_threshold: Tokens that one request may get in a step while others are alive; 0 for no limit.
+        ec_role: The engine's side of the EC connector: `"none"`, `"producer"`, `"consumer"` or `"both"`.
+        strip: When payloads of prefix-covered items are left out of the broadcast: `"off"`, `"admission"`, `"deferred"`, `"resend"`.
+    """
+
+    block_size: int = 16
+    num_gpu_blocks: int = 1024
+    max_num_batched_tokens: int = 8192
+    max_num_seqs: int = 256
+    max_model_len: int = 131072
+    encoder_cache_size: int = 8192
+    max_num_encoder_input_tokens: int = 8192
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True
+    policy: str = "fcfs"
+    async_scheduling: bool = False
+    model_runner: str = "v1"
+    uses_mrope: bool = False
+    uses_xdrope: bool = False
+    disable_chunked_mm_input: bool = False
+    scheduler_reserve_full_isl: bool = True
+    long_prefill_token_threshold: int = 0
+    ec_role: str = "none"
+    strip: str = "admission"
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in choices:
+                raise InputError(f"{name} {value!r}", f"it is one of {', '.join(choices)}")
+        for name, least in (
+            ("block_size", 1),
+            ("num_gpu_blocks", 2),
+            ("max_num_batched_tokens", 1),
+            ("max_num_seqs", 1),
+            ("max_model_len", 1),
+        ):
+            if getattr(self, name) < least:
+                raise InputError(f"{name} {getattr(self, name)}", f"it must be at least {least}")
+        for name in ("encoder_cache_size", "max_num_encoder_input_tokens", "long_prefill_token_threshold"):
+            if getattr(self, name) < 0:
+                raise InputError(f"{name} {getattr(self, name)}", "it must not be negative")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise InputError(
+                f"max_num_batched_tokens {self.max_num_batched_tokens}",
+                f"it is less than max_num_seqs {self.max_num_seqs}, so running requests could not all advance",
+                "raise it or lower max_num_seqs",
+            )

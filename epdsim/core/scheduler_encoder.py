@@ -1,0 +1,101 @@
+"""Which media items a chunk needs, and how far the chunk may go with the encoder budget and cache that are left."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import NamedTuple
+
+from epdsim.core.items import MediaFeature
+from epdsim.core.scheduler_engine import EngineState, StepDraft
+from epdsim.core.scheduler_state import RequestState
+
+
+class EncoderChoice(NamedTuple):
+    """What a chunk takes from the encoder.
+
+    Attributes:
+        num_tokens: Length of the chunk, cut before the first item that does not fit; 0 when nothing can be computed.
+        inputs: Items to encode.
+        loads: Items to load from the EC store.
+        repeats: Further occurrences of items in `inputs` and `loads`.
+        num_embeds: Embeddings to encode.
+    """
+
+    num_tokens: int
+    inputs: list[int]
+    loads: list[int]
+    repeats: list[int]
+    num_embeds: int
+
+
+def choose_encoder_inputs(
+    engine: EngineState, draft: StepDraft, state: RequestState, start: int, num_tokens: int
+) -> EncoderChoice:
+    """Choose the encoder inputs of the chunk `[start, start + num_tokens)`.
+
+    Entries that are cached are held at once. Room for the others is made (older entries are evicted), but taken by `take_encoder_inputs`
+    only, when the chunk has its KV blocks.
+    """
+    features, cache, behaviour = state.request.mm_features, engine.encoder_cache, engine.behaviour
+    end = start + num_tokens
+    inputs: list[int] = []
+    loads: list[int] = []
+    repeats: list[int] = []
+    chosen: dict[str, int] = {}
+    num_encoded = num_held = 0
+    first = bisect_right(state.media_ends, start)
+    last = bisect_left(features, end, key=lambda feature: feature.position.offset)
+    for index in range(first, last):
+        feature = features[index]
+        identifier, position, num_embeds = feature.identifier, feature.position, state.media_embeds[index]
+        if engine.config.disable_chunked_mm_input and behaviour.splits_item(
+            start, start + num_tokens, position.offset, position.end
+        ):
+            num_tokens = max(0, position.offset - start)
+            break
+        known = chosen.get(identifier)
+        if known is None:
+            known = cache.entries.get(identifier)
+        if known is not None and behaviour.differs(known, num_embeds):
+            engine.refused.append(state.request_id)
+            return EncoderChoice(0, [], [], [], 0)
+        if identifier in chosen:
+            repeats.append(index)
+            continue
+        if cache.reference(state.request_id, features, index):
+            continue
+        if num_embeds > draft.encoder_embeds - num_encoded or not cache.make_room(num_held + num_embeds):
+            num_tokens = max(0, position.offset - start)
+            break
+        if not _embeds_in(feature, start, end):
+            continue
+        chosen[identifier] = num_embeds
+        num_held += num_embeds
+        if engine.config.ec_role != "none" and identifier in state.request.remote_embeds:
+            loads.append(index)
+        else:
+            inputs.append(index)
+            num_encoded += num_embeds
+    return EncoderChoice(num_tokens, inputs, loads, repeats, num_encoded)
+
+
+def take_encoder_inputs(engine: EngineState, draft: StepDraft, state: RequestState, choice: EncoderChoice) -> None:
+    """Take what a choice made room for."""
+    features, cache = state.request.mm_features, engine.encoder_cache
+    if choice.inputs:
+        draft.encoder_inputs[state.request_id] = choice.inputs
+        draft.encoder_embeds -= choice.num_embeds
+    for index in (*choice.inputs, *choice.loads):
+        cache.allocate(state.request_id, features, index, state.media_embeds[index])
+    if engine.config.ec_role in ("consumer", "both"):
+        engine.ec_loads.update(dict.fromkeys(features[index].identifier for index in choice.loads))
+    for index in choice.repeats:
+        cache.reference(state.request_id, features, index)
+
+
+def _embeds_in(feature: MediaFeature, start: int, end: int) -> bool:
+    """Whether an embedding of the item falls in `[start, end)`."""
+    position = feature.position
+    if position.is_embed is None:
+        return True
+    return position.is_embed.find(1, max(0, start - position.offset), min(position.length, end - position.offset)) >= 0
