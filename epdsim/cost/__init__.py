@@ -1,1 +1,35 @@
-"""How long things take: encode, step, link, serialise and broadcast."""
+"""How long things take: encode, step, link, serialise and broadcast.
+
+The forms that scenario files take are in `epdsim.cost.spec`.
+"""
+
+from epdsim.cost.encode import EncodeCost, LinearEncode, RooflineEncode, TableEncode
+from epdsim.cost.hardware import Gpu, gpu
+from epdsim.cost.link import Link, named_link
+from epdsim.cost.lm import LinearLm, LmCost, RooflineLm, StepLoad, chunk_pairs
+from epdsim.cost.lm_table import TableLm, fit_linear
+from epdsim.cost.models import LmSpec, VisionSpec, lm, vision_spec
+from epdsim.cost.render import RenderCost
+
+__all__ = [
+    "EncodeCost",
+    "Gpu",
+    "LinearEncode",
+    "LinearLm",
+    "Link",
+    "LmCost",
+    "LmSpec",
+    "RenderCost",
+    "RooflineEncode",
+    "RooflineLm",
+    "StepLoad",
+    "TableEncode",
+    "TableLm",
+    "VisionSpec",
+    "chunk_pairs",
+    "fit_linear",
+    "gpu",
+    "lm_spec",
+    "named_link",
+    "vision_spec",
+]

@@ -1,0 +1,178 @@
+"""How long one step of the language model takes: a linear form and a roofline.
+
+A simulator asks for millions of steps, so a model turns everything it knows into a few coefficients when it is built, and a step
+costs a handful of multiplications. No model falls when a field of the load grows.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from epdsim.core.errors import InputError
+from epdsim.cost.checks import non_negative
+from epdsim.cost.efficiency import LmEfficiency, lm_efficiency
+from epdsim.cost.hardware import Gpu, gpu
+from epdsim.cost.models import BF16_BYTES, LmSpec, lm_spec
+
+
+class StepLoad(NamedTuple):
+    """What one step computes, summed over its requests.
+
+    Attributes:
+        prefill_tokens: New prompt tokens.
+        prefill_pairs: Attention pairs of the chunks, see `chunk_pairs`.
+        decode_requests: Requests that compute one token.
+        decode_context_tokens: Sum of the contexts of those requests.
+    """
+
+    prefill_tokens: int = 0
+    prefill_pairs: int = 0
+    decode_requests: int = 0
+    decode_context_tokens: int = 0
+
+
+def chunk_pairs(computed_tokens: int, chunk_tokens: int) -> int:
+    """Causal attention pairs of one chunk: each token sees what was computed before, its predecessors in the chunk and itself."""
+    return chunk_tokens * computed_tokens + chunk_tokens * (chunk_tokens + 1) // 2
+
+
+class LmCost(Protocol):
+    """Anything that says how long a step takes."""
+
+    def step_ms(self, load: StepLoad) -> float:
+        """Milliseconds from the start of the forward pass to its end; 0 for an empty step."""
+        ...
+
+
+class LinearLm:
+    """A sum of one term per field of the load.
+
+    Raises:
+        InputError: When a coefficient is negative or not finite.
+    """
+
+    __slots__ = ("context_token_ms", "decode_request_ms", "fixed_ms", "pair_ms", "prefill_token_ms")
+
+    def __init__(
+        self,
+        *,
+        fixed_ms: float,
+        prefill_token_ms: float,
+        pair_ms: float = 0.0,
+        decode_request_ms: float = 0.0,
+        context_token_ms: float = 0.0,
+    ) -> None:
+        self.fixed_ms = non_negative("fixed_ms", fixed_ms)
+        self.prefill_token_ms = non_negative("prefill_token_ms", prefill_token_ms)
+        self.pair_ms = non_negative("pair_ms", pair_ms)
+        self.decode_request_ms = non_negative("decode_request_ms", decode_request_ms)
+        self.context_token_ms = non_negative("context_token_ms", context_token_ms)
+
+    def step_ms(self, load: StepLoad) -> float:
+        """Milliseconds of the step."""
+        tokens, pairs, requests, context = load
+        if not (tokens or requests):
+            return 0.0
+        return (
+            self.fixed_ms
+            + self.prefill_token_ms * tokens
+            + self.pair_ms * pairs
+            + self.decode_request_ms * requests
+            + self.context_token_ms * context
+        )
+
+
+class RooflineLm:
+    """Weights and operations over the rates of a GPU, with fitted efficiencies.
+
+    The projections of all tokens of a step run together, so their time is a smooth maximum of the operations and of the weights
+    read once: `(compute^p + memory^p)^(1/p)`. Attention over the pairs of prefill chunks, reading the KV cache of the decode
+    requests, tensor-parallel all-reduces (two per layer, ring bytes plus latency) and launch overhead add to it. An MoE step reads
+    the experts that its tokens visit: `1 - (1 - k/E)^tokens` of all, as if they chose evenly. Sliding layers see their window only.
+
+    Args:
+        model: A language model or its name.
+        gpu_type: A GPU or its name.
+        tp: GPUs that share the model; operations, weights and KV cache are split evenly.
+        efficiency: The fitted constants; by default those of the GPU.
+
+    Raises:
+        InputError: When a name is unknown or `tp` is not a positive divisor of the model's heads.
+    """
+
+    __slots__ = (
+        "_decode_ms",
+        "_expert_ms",
+        "_fixed_ms",
+        "_kv_ms",
+        "_miss",
+        "_pair_ms",
+        "_power",
+        "_prefill_ms",
+        "_request_ms",
+        "_root",
+        "_sliding_kv_ms",
+        "_sliding_pair_ms",
+        "_token_ms",
+        "_weights_ms",
+        "_window",
+        "efficiency",
+        "gpu",
+        "model",
+        "tp",
+    )
+
+    def __init__(
+        self, model: LmSpec | str, gpu_type: Gpu | str, tp: int = 1, efficiency: LmEfficiency | None = None
+    ) -> None:
+        spec = lm_spec(model) if isinstance(model, str) else model
+        card = gpu(gpu_type) if isinstance(gpu_type, str) else gpu_type
+        if tp < 1 or spec.heads % tp:
+            raise InputError(f"tp = {tp}", f"must divide the {spec.heads} heads of {spec.name}")
+        eff = efficiency or lm_efficiency(card.name)
+        self.model, self.gpu, self.tp, self.efficiency = spec, card, tp, eff
+        flop_ms = 1e3 / (card.bf16_flops * tp)
+        byte_ms = 1e3 / (card.hbm_bytes_per_s * tp)
+        self._prefill_ms = 2 * spec.active_parameters * flop_ms / eff.mfu_prefill
+        self._decode_ms = 2 * (spec.active_parameters + spec.head_parameters) * flop_ms / eff.mfu_decode
+        weights = spec.dense_parameters + spec.head_parameters
+        self._weights_ms = BF16_BYTES * weights * byte_ms / eff.weight_bandwidth
+        self._expert_ms = BF16_BYTES * spec.experts * spec.expert_parameters * byte_ms / eff.expert_bandwidth
+        self._miss = 1 - spec.experts_per_token / spec.experts if spec.experts else 1.0
+        pair_ms = 4 * spec.heads * spec.head_dim * flop_ms / eff.mfu_attention
+        self._pair_ms, self._sliding_pair_ms = pair_ms * spec.full_layers, pair_ms * spec.sliding_layers
+        kv_ms = byte_ms / eff.kv_bandwidth
+        self._kv_ms = spec.full_kv_bytes_per_token * kv_ms
+        self._sliding_kv_ms = (spec.kv_bytes_per_token - spec.full_kv_bytes_per_token) * kv_ms
+        self._window = spec.sliding_window
+        self._fixed_ms = eff.fixed_ms + spec.layers * eff.layer_us * 1e-3
+        self._request_ms = eff.request_us * 1e-3
+        self._token_ms = 0.0
+        if tp > 1:
+            ring_bytes = 2 * (tp - 1) / tp * spec.hidden * BF16_BYTES
+            self._token_ms = 2 * spec.layers * ring_bytes * 1e3 / (card.intra_node_bytes_per_s * eff.link_bandwidth)
+            self._fixed_ms += 2 * spec.layers * eff.allreduce_us * 1e-3
+        self._power, self._root = eff.overlap_power, 1 / eff.overlap_power
+
+    def step_ms(self, load: StepLoad) -> float:
+        """Milliseconds of the step."""
+        tokens, pairs, requests, context = load
+        total = tokens + requests
+        if not total:
+            return 0.0
+        compute = self._prefill_ms * tokens + self._decode_ms * requests
+        memory = self._weights_ms
+        if self._expert_ms:
+            memory += self._expert_ms * (1.0 - self._miss**total)
+        step = (
+            self._fixed_ms
+            + (compute**self._power + memory**self._power) ** self._root
+            + self._pair_ms * pairs
+            + self._kv_ms * context
+            + self._request_ms * requests
+            + self._token_ms * total
+        )
+        if self._window:
+            step += self._sliding_pair_ms * min(pairs, tokens * self._window)
+            step += self._sliding_kv_ms * min(context, requests * self._window)
+        return step

@@ -1,0 +1,226 @@
+"""Costs as scenario files write them, and what turns them into cost models.
+
+Each is told apart by `kind`. Unknown keys are refused; a table's `csv` is relative to the scenario file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from epdsim.cost.efficiency import encode_efficiency, lm_efficiency
+from epdsim.cost.encode import EncodeCost, LinearEncode, RooflineEncode, TableEncode
+from epdsim.cost.hardware import gpu
+from epdsim.cost.link import Link, named_link
+from epdsim.cost.lm import LinearLm, LmCost, RooflineLm
+from epdsim.cost.lm_table import TableLm
+from epdsim.cost.render import PREPROCESS_CPU_MS, PREPROCESS_GPU_MS, RenderCost
+from epdsim.cost.tables import Selection
+
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Count = Annotated[int, Field(ge=1)]
+
+
+class _Spec(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RooflineLmSpec(_Spec):
+    """`RooflineLm`; the fields after `tp` replace fitted constants of the GPU."""
+
+    kind: Literal["roofline"] = "roofline"
+    model: str
+    gpu: str
+    tp: _Count = 1
+    mfu_prefill: _Positive | None = None
+    mfu_decode: _Positive | None = None
+    mfu_attention: _Positive | None = None
+    weight_bandwidth: _Positive | None = None
+    expert_bandwidth: _Positive | None = None
+    kv_bandwidth: _Positive | None = None
+    link_bandwidth: _Positive | None = None
+    allreduce_us: _NonNegative | None = None
+    fixed_ms: _NonNegative | None = None
+    layer_us: _NonNegative | None = None
+    request_us: _NonNegative | None = None
+
+    def build(self, base_dir: Path) -> LmCost:  # noqa: ARG002
+        """The cost model."""
+        given = self.model_dump(exclude={"kind", "model", "gpu", "tp"}, exclude_none=True)
+        return RooflineLm(self.model, self.gpu, self.tp, replace(lm_efficiency(gpu(self.gpu).name), **given))
+
+
+class LinearLmSpec(_Spec):
+    """`LinearLm`."""
+
+    kind: Literal["linear"]
+    fixed_ms: _NonNegative
+    prefill_token_ms: _NonNegative
+    pair_ms: _NonNegative = 0.0
+    decode_request_ms: _NonNegative = 0.0
+    context_token_ms: _NonNegative = 0.0
+
+    def build(self, base_dir: Path) -> LmCost:  # noqa: ARG002
+        """The cost model."""
+        return LinearLm(**self.model_dump(exclude={"kind"}))
+
+
+class TableLmSpec(_Spec):
+    """`TableLm`; `model`, `gpu` and `tp` choose lines where the table covers several set-ups."""
+
+    kind: Literal["table"]
+    csv: Path
+    model: str | None = None
+    gpu: str | None = None
+    tp: _Count | None = None
+
+    def build(self, base_dir: Path) -> LmCost:
+        """The cost model."""
+        return TableLm.from_csv(base_dir / self.csv, Selection(self.model, self.gpu, self.tp))
+
+
+class RooflineEncodeSpec(_Spec):
+    """`RooflineEncode`; the fields after `tp_mode` replace fitted constants of the GPU, `factor` multiplies the whole."""
+
+    kind: Literal["roofline"] = "roofline"
+    model: str
+    gpu: str
+    tp: _Count = 1
+    tp_mode: Literal["weights", "data"] = "weights"
+    mfu: _Positive | None = None
+    mfu_attention: _Positive | None = None
+    weight_bandwidth: _Positive | None = None
+    fixed_ms: _NonNegative | None = None
+    layer_us: _NonNegative | None = None
+    factor: _Positive | None = None
+
+    def build(self, base_dir: Path) -> EncodeCost:  # noqa: ARG002
+        """The cost model."""
+        given = self.model_dump(exclude={"kind", "model", "gpu", "tp", "tp_mode"}, exclude_none=True)
+        constants = replace(encode_efficiency(gpu(self.gpu).name), **given)
+        return RooflineEncode(self.model, self.gpu, self.tp, tp_mode=self.tp_mode, efficiency=constants)
+
+
+class LinearEncodeSpec(_Spec):
+    """`LinearEncode`."""
+
+    kind: Literal["linear"]
+    fixed_ms: _NonNegative
+    patch_ms: _NonNegative
+    pair_ms: _NonNegative = 0.0
+    item_ms: _NonNegative = 0.0
+
+    def build(self, base_dir: Path) -> EncodeCost:  # noqa: ARG002
+        """The cost model."""
+        return LinearEncode(**self.model_dump(exclude={"kind"}))
+
+
+class TableEncodeSpec(_Spec):
+    """`TableEncode`; `model` and `gpu` choose lines where the table covers several set-ups."""
+
+    kind: Literal["table"]
+    csv: Path
+    model: str | None = None
+    gpu: str | None = None
+
+    def build(self, base_dir: Path) -> EncodeCost:
+        """The cost model."""
+        return TableEncode.from_csv(base_dir / self.csv, Selection(self.model, self.gpu))
+
+
+class _RenderSpec(_Spec):
+    hash_bytes_per_s: _Positive = 4e9
+    fixed_ms: _NonNegative = 0.0
+    item_ms: _NonNegative = 0.5
+    text_token_us: _NonNegative = 1.0
+
+
+class TableRenderSpec(_RenderSpec):
+    """`RenderCost` over the published table, on `device`, times `scale`."""
+
+    kind: Literal["table"] = "table"
+    device: Literal["cpu", "gpu"] = "cpu"
+    scale: _Positive = 1.0
+
+    def build(self, base_dir: Path) -> RenderCost:  # noqa: ARG002
+        """The cost model."""
+        table = PREPROCESS_CPU_MS if self.device == "cpu" else PREPROCESS_GPU_MS
+        return RenderCost(table, **self.model_dump(exclude={"kind", "device"}))
+
+
+class LinearRenderSpec(_RenderSpec):
+    """`RenderCost` with a time per image and per megapixel instead of a table."""
+
+    kind: Literal["linear"]
+    image_ms: _NonNegative
+    megapixel_ms: _NonNegative
+
+    def build(self, base_dir: Path) -> RenderCost:  # noqa: ARG002
+        """The cost model."""
+        table = ((1.0, self.image_ms + self.megapixel_ms * 1e-6), (1e6, self.image_ms + self.megapixel_ms))
+        return RenderCost(table, **self.model_dump(exclude={"kind", "image_ms", "megapixel_ms"}))
+
+
+class LinearLinkSpec(_Spec):
+    """`Link`."""
+
+    kind: Literal["linear"] = "linear"
+    bandwidth_bytes_per_s: _Positive
+    latency_ms: _NonNegative = 0.0
+
+    def build(self, base_dir: Path) -> Link:  # noqa: ARG002
+        """The link."""
+        return Link(self.bandwidth_bytes_per_s, self.latency_ms)
+
+
+class NamedLinkSpec(_Spec):
+    """A link by name, see `LINKS`."""
+
+    kind: Literal["named"]
+    name: str
+
+    def build(self, base_dir: Path) -> Link:  # noqa: ARG002
+        """The link."""
+        return named_link(self.name)
+
+
+LmCostSpec = Annotated[RooflineLmSpec | LinearLmSpec | TableLmSpec, Field(discriminator="kind")]
+EncodeCostSpec = Annotated[RooflineEncodeSpec | LinearEncodeSpec | TableEncodeSpec, Field(discriminator="kind")]
+RenderCostSpec = Annotated[TableRenderSpec | LinearRenderSpec, Field(discriminator="kind")]
+LinkSpec = Annotated[LinearLinkSpec | NamedLinkSpec, Field(discriminator="kind")]
+
+
+def build_lm(spec: LmCostSpec, base_dir: Path) -> LmCost:
+    """The step cost that a scenario names.
+
+    Raises:
+        InputError: When a name is unknown or a table cannot be used.
+    """
+    return spec.build(base_dir)
+
+
+def build_encode(spec: EncodeCostSpec, base_dir: Path) -> EncodeCost:
+    """The encoder cost that a scenario names.
+
+    Raises:
+        InputError: When a name is unknown or a table cannot be used.
+    """
+    return spec.build(base_dir)
+
+
+def build_render(spec: RenderCostSpec, base_dir: Path) -> RenderCost:
+    """The render cost that a scenario names."""
+    return spec.build(base_dir)
+
+
+def build_link(spec: LinkSpec, base_dir: Path) -> Link:
+    """The link that a scenario names.
+
+    Raises:
+        InputError: When the name is unknown.
+    """
+    return spec.build(base_dir)
