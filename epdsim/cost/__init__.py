@@ -8,7 +8,7 @@ from epdsim.cost.hardware import Gpu, gpu
 from epdsim.cost.link import Link, named_link
 from epdsim.cost.lm import LinearLm, LmCost, RooflineLm, StepLoad, chunk_pairs
 from epdsim.cost.lm_table import TableLm, fit_linear
-from epdsim.cost.models import LmSpec, VisionSpec, lm, vision_spec
+from epdsim.cost.models import LmSpec, VisionSpec, lm_spec, vision_spec
 from epdsim.cost.render import RenderCost
 
 __all__ = [
