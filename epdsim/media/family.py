@@ -2,6 +2,11 @@
 
 Every checkpoint is a record of constants; an override replaces some of them, for example
 `family("gemma-4-31b", max_soft_tokens=560)`.
+
+Sources of the constants: widths (`hidden`, which is the width of one embedding in the language model) and the number of deepstack
+levels are those of the published `config.json` of each checkpoint, pixel limits those of its `preprocessor_config.json` and
+`video_preprocessor_config.json` (Qwen3-VL issue 1836 quotes the former); class defaults of transformers 5.x where a checkpoint
+says nothing.
 """
 
 from __future__ import annotations
@@ -13,14 +18,21 @@ from types import MappingProxyType
 from typing import Any
 
 from epdsim.core.errors import InputError
+from epdsim.media.audio import Qwen2Audio, Whisper
 from epdsim.media.base import BaseFamily, Family, RenderedMedia
-from epdsim.media.gemma import Gemma4
-from epdsim.media.qwen_vl import Qwen3VL, Qwen25VL
+from epdsim.media.gemma import Gemma3, Gemma4
+from epdsim.media.llava import Llava, Pixtral
+from epdsim.media.qwen_omni import Qwen3Omni, Qwen25Omni
+from epdsim.media.qwen_vl import Qwen3VL, Qwen25VL, QwenVL
+from epdsim.media.tiled import InternVL, Llama4
 
 __all__ = ["Family", "RenderedMedia", "families", "family"]
 
 _CHECKPOINTS: Mapping[str, Callable[..., BaseFamily]] = MappingProxyType(
     {
+        "qwen2-vl-2b": partial(QwenVL, hidden=1536),
+        "qwen2-vl-7b": partial(QwenVL, hidden=3584),
+        "qwen2-vl-72b": partial(QwenVL, hidden=8192),
         "qwen2.5-vl-3b": partial(Qwen25VL, hidden=2048),
         "qwen2.5-vl-7b": partial(Qwen25VL, hidden=3584),
         "qwen2.5-vl-32b": partial(Qwen25VL, hidden=5120),
@@ -31,7 +43,31 @@ _CHECKPOINTS: Mapping[str, Callable[..., BaseFamily]] = MappingProxyType(
         "qwen3-vl-32b": partial(Qwen3VL, hidden=5120),
         "qwen3-vl-30b-a3b": partial(Qwen3VL, hidden=2048),
         "qwen3-vl-235b-a22b": partial(Qwen3VL, hidden=4096),
+        "gemma-3-4b": partial(Gemma3, hidden=2560),
+        "gemma-3-12b": partial(Gemma3, hidden=3840),
+        "gemma-3-27b": partial(Gemma3, hidden=5376),
+        # vLLM issue 52040 (v0.25.1) states float32 pixels for Gemma 4; a server that casts them needs wire_dtype="bfloat16".
+        "gemma-4-e2b": partial(Gemma4, hidden=1536, wire_dtype="float32", has_audio=True),
+        "gemma-4-e4b": partial(Gemma4, hidden=2560, wire_dtype="float32", has_audio=True),
+        "gemma-4-26b-a4b": partial(Gemma4, hidden=2816, wire_dtype="float32"),
         "gemma-4-31b": partial(Gemma4, hidden=5376, wire_dtype="float32"),
+        "internvl3-1b": partial(InternVL, hidden=896),
+        "internvl3-2b": partial(InternVL, hidden=1536),
+        "internvl3-8b": partial(InternVL, hidden=3584),
+        "internvl3-14b": partial(InternVL, hidden=5120),
+        "internvl3-38b": partial(InternVL, hidden=5120),
+        "internvl3-78b": partial(InternVL, hidden=8192),
+        "llava-1.5-7b": partial(Llava, hidden=4096, wire_dtype="float16", embed_dtype="float16"),
+        "llava-1.5-13b": partial(Llava, hidden=5120, wire_dtype="float16", embed_dtype="float16"),
+        "pixtral-12b": partial(Pixtral, hidden=5120),
+        "llama-4-scout": partial(Llama4, hidden=5120),
+        "llama-4-maverick": partial(Llama4, hidden=5120),
+        "whisper-small": partial(Whisper, hidden=768, mel_bins=80, wire_dtype="float16", embed_dtype="float16"),
+        "whisper-large-v3": partial(Whisper, hidden=1280, wire_dtype="float16", embed_dtype="float16"),
+        "qwen2-audio-7b": partial(Qwen2Audio, hidden=4096),
+        "qwen2.5-omni-3b": partial(Qwen25Omni, hidden=2048),
+        "qwen2.5-omni-7b": partial(Qwen25Omni, hidden=3584),
+        "qwen3-omni-30b-a3b": partial(Qwen3Omni, hidden=2048),
     }
 )
 
@@ -54,9 +90,10 @@ def family(name: str, **overrides: Any) -> Family:
     found = _CHECKPOINTS.get(name)
     if found is None:
         raise InputError(f"model family {name!r}", "no such family", f"the families are {', '.join(families())}")
-    base = found(name=name)
-    known = [one.name for one in fields(base) if one.name != "name"]
-    unknown = sorted(set(overrides) - set(known))
+    constants = [one.name for one in fields(found(name=name)) if one.name != "name"]
+    unknown = sorted(set(overrides) - set(constants))
     if unknown:
-        raise InputError(f"override {', '.join(unknown)} of {name}", "no such constant", f"it has {', '.join(known)}")
-    return found(name=name, **overrides)
+        raise InputError(
+            f"override {', '.join(unknown)} of {name}", "no such constant", f"it has {', '.join(constants)}"
+        )
+    return found(**{"name": name, **overrides})

@@ -207,7 +207,9 @@ class Qwen3VL(QwenVL):
     """Qwen3-VL: patch 16, deepstack levels, and clips told frame by frame with a timestamp before each.
 
     Each temporal patch of a clip lies in the prompt as `<S.S seconds>`, a start marker, its tokens and an end marker, all of them
-    inside the placeholder range; only the tokens take embeddings.
+    inside the placeholder range; only the tokens take embeddings. The frames can be told from the mask: every run of ones is one.
+
+    The pixel limits are those of the checkpoints; the class defaults for clips are 131,072 to 786,432 over all frames.
     """
 
     position_scheme: ClassVar[str] = "mrope-qwen3-vl"
@@ -218,8 +220,8 @@ class Qwen3VL(QwenVL):
     patch: int = 16
     min_pixels: int = 65_536
     max_pixels: int = 16_777_216
-    video_min_pixels: int = 128 * 32 * 32
-    video_max_pixels: int = 32 * 32 * 768
+    video_min_pixels: int = 4_096
+    video_max_pixels: int = 25_165_824
     deepstack_levels: int = field(default=3, metadata={"minimum": 0})
 
     def video(self, num_frames: int, height: int, width: int, fps: float = 2.0) -> RenderedMedia:
