@@ -104,7 +104,7 @@ def send_everything(features: Sequence[MediaFeature], num_computed_tokens: int, 
     return features
 
 
-ADMITTED = Rule[Strip](
+ADMITTED: Rule[Strip] = Rule(
     "strip.admitted",
     "At admission covered items are sent without payload",
     source="vLLM PR 52041; before 0.29 every payload is sent",
