@@ -27,6 +27,7 @@ from epdsim.core.scheduler_running import schedule_running
 from epdsim.core.scheduler_state import RequestState
 from epdsim.core.scheduler_update import StepOutcome, finish, update
 from epdsim.core.scheduler_waiting import schedule_waiting
+from epdsim.core.strip import strip_covered
 
 __all__ = ["Scheduler", "StepOutcome"]
 
@@ -192,21 +193,11 @@ def _new_data(engine: EngineState, draft: StepDraft, state: RequestState) -> New
 
 
 def _stripped(engine: EngineState, features: Sequence[MediaFeature], num_computed: int) -> Sequence[MediaFeature]:
-    """Minimal form of the strip until the rules of `core.strip` are there."""
-    if not features or num_computed == 0 or engine.config.strip == "off":
+    config = engine.config
+    if config.strip == "off":
         return features
-    keeps = engine.config.uses_mrope or engine.config.uses_xdrope
-    return tuple(
-        feature
-        if feature.data is None or feature.data.is_address or feature.position.end > num_computed
-        else MediaFeature(
-            feature.modality,
-            feature.identifier,
-            feature.position,
-            feature.data.subset() if keeps else None,
-            feature.mm_hash,
-        )
-        for feature in features
+    return strip_covered(
+        features, num_computed, uses_mrope=config.uses_mrope, uses_xdrope=config.uses_xdrope, dialect=engine.dialect
     )
 
 
