@@ -111,11 +111,23 @@ def whole_request(items: Sequence[GateItem], ec_transfer_params: EcParams) -> tu
     return per_item(items, ec_transfer_params)
 
 
-UNPROVIDED = Rule[Gate](
+def _as_sent(ec_transfer_params: EcParams) -> EcParams:
+    return ec_transfer_params
+
+
+UNPROVIDED: Rule[Gate] = Rule(
     "ec_gate.unprovided",
     "Every metadata-only item is offered, by its hash, in ec_transfer_params at the top level",
     source="vLLM PRs 54659 and 56070; llm-d-router PR 2723",
     ideal=keyed,
+)
+
+
+EC_PARAMS_READ: Rule[Callable[[EcParams], EcParams]] = Rule(
+    "ec_gate.params_read",
+    "A receiver reads ec_transfer_params at the top level of the body",
+    source="vLLM 0.26, the first release with the field; before, it is dropped in silence",
+    ideal=_as_sent,
 )
 
 
@@ -130,7 +142,7 @@ def check_gate(tables: FeatureTables[S], ec_transfer_params: EcParams, dialect: 
     Raises:
         InputError: With modality, index and hash of every such item. On the wire this is a client error (400).
     """
-    unprovided = dialect[UNPROVIDED](gate_items(tables), ec_transfer_params)
+    unprovided = dialect[UNPROVIDED](gate_items(tables), dialect[EC_PARAMS_READ](ec_transfer_params))
     if unprovided:
         raise InputError(
             ", ".join(f"{one.modality}[{one.index}] (hash {one.mm_hash!r})" for one in unprovided),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from epdsim.core.errors import InputError
 from epdsim.core.items import MediaFeature, MediaItem, PlaceholderRange
@@ -150,13 +150,13 @@ METADATA_TABLE = Rule(
     source="vLLM PR 54659; the gap of 0.30 to 0.33: vLLM PR 56069",
     ideal=complete_table,
 )
-METADATA_READ = Rule[Callable[[Table[object] | None], Table[object] | None]](
+METADATA_READ: Rule[Callable[[Table[Any] | None], Table[Any] | None]] = Rule(
     "slots.metadata_read",
     "A receiver reads the metadata table that it is sent",
     source="vLLM PR 54659; before 0.30 the key is dropped in silence",
     ideal=_as_is,
 )
-PLACEHOLDER_SENT = Rule[Callable[[PlaceholderRange], PlaceholderRange]](
+PLACEHOLDER_SENT: Rule[Callable[[PlaceholderRange], PlaceholderRange]] = Rule(
     "slots.placeholder_sent",
     "A placeholder travels with its embed mask",
     source="vLLM PR 54548",
