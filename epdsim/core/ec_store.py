@@ -1,7 +1,8 @@
 """The store through which encoders hand embeddings to prefill (vLLM's EC connector), as pure bookkeeping.
 
 An entry is *reserved* when an encode of it starts, *ready* when its bytes are complete, and *gone* once evicted. Only ready entries
-are announced (property EC-READY). Eviction is least recently used, by bytes, and never takes an entry that is not ready.
+are announced (property EC-READY). Eviction is least recently used, by bytes, and never takes an entry that is not ready or that somebody
+has pinned: a handle that was given out stays good until its lease is returned.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ class EcEntry:
     Attributes:
         embedding_bytes: Its size.
         is_ready: Whether its bytes are complete.
+        pins: Leases on it.
     """
 
     embedding_bytes: int
     is_ready: bool = False
+    pins: int = 0
 
 
 class EcStore:
@@ -57,12 +60,23 @@ class EcStore:
         self._entries.move_to_end(identifier)
         evicted: list[str] = []
         while self.capacity_bytes is not None and self.used_bytes > self.capacity_bytes:
-            victim = next((key for key, entry in self._entries.items() if entry.is_ready and key != identifier), None)
+            evictable = (key for key, entry in self._entries.items() if entry.is_ready and not entry.pins and key != identifier)
+            victim = next(evictable, None)
             if victim is None:
                 break
             self.evict(victim)
             evicted.append(victim)
         return evicted
+
+    def pin(self, identifier: str) -> None:
+        """Take a lease on an entry, ready or not."""
+        self._entries[identifier].pins += 1
+
+    def unpin(self, identifier: str) -> None:
+        """Return a lease."""
+        entry = self._entries[identifier]
+        assert entry.pins > 0, f"{identifier!r} is unpinned more often than pinned"
+        entry.pins -= 1
 
     def touch(self, identifier: str) -> int:
         """Read a ready entry: it becomes the most recent; its bytes."""
@@ -73,7 +87,9 @@ class EcStore:
 
     def evict(self, identifier: str) -> None:
         """Drop an entry."""
-        self.used_bytes -= self._entries.pop(identifier).embedding_bytes
+        entry = self._entries.pop(identifier)
+        assert not entry.pins, f"{identifier!r} is evicted under a lease"
+        self.used_bytes -= entry.embedding_bytes
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -1,1 +1,28 @@
 """SimPy processes: each calls the core, adds time and emits events."""
+
+from epdsim.fleet.config import (
+    PREFILL_PAYLOADS,
+    ROUTERS,
+    TOPOLOGIES,
+    EncodePool,
+    EnginePool,
+    FleetConfig,
+    FleetCosts,
+    RenderPool,
+)
+from epdsim.fleet.render import RenderedRequest, Renderer
+from epdsim.fleet.simulation import simulate
+
+__all__ = [
+    "PREFILL_PAYLOADS",
+    "ROUTERS",
+    "TOPOLOGIES",
+    "EncodePool",
+    "EnginePool",
+    "FleetConfig",
+    "FleetCosts",
+    "RenderPool",
+    "RenderedRequest",
+    "Renderer",
+    "simulate",
+]

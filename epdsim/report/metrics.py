@@ -1,9 +1,13 @@
-"""Figures of a run, taken from its events alone."""
+"""Figures of a run, taken from its events alone.
+
+Warm-up requests fill caches: they stand in the books, and in no other figure. Figures of whole steps (broadcast, busy time) count
+from the arrival of the first request that is measured.
+"""
 
 from __future__ import annotations
 
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -56,7 +60,7 @@ class RunMetrics:
 
     Attributes:
         injected: Requests that arrived; equals completed + failed + refused + unfinished.
-        duration_ms: From the first arrival to the last event.
+        duration_ms: From the first measured arrival to the last event.
         ttft_ms: Arrival to first token.
         tpot_ms: Time per output token after the first, per request with at least two.
         e2e_ms: Arrival to last token.
@@ -98,8 +102,9 @@ class RunMetrics:
 
     @property
     def request_throughput_per_s(self) -> float:
-        """Completed requests per second of the run."""
-        return 1000.0 * self.completed / self.duration_ms if self.duration_ms > 0 else 0.0
+        """Completed and measured requests per second of the run."""
+        measured = self.e2e_ms.count if self.e2e_ms else 0
+        return 1000.0 * measured / self.duration_ms if self.duration_ms > 0 else 0.0
 
     @property
     def token_throughput_per_s(self) -> float:
@@ -125,7 +130,7 @@ class _Totals:
     legs: Counter[str] = field(default_factory=Counter[str])
     by_payload: Counter[str] = field(default_factory=Counter[str])
     failures: Counter[str] = field(default_factory=Counter[str])
-    busy_ms: Counter[str] = field(default_factory=Counter[str])
+    busy_ms: defaultdict[str, float] = field(default_factory=lambda: defaultdict[str, float](float))
     broadcast_ms: float = 0.0
 
 
@@ -154,22 +159,29 @@ class MetricsSink:
 
     def __call__(self, event: Event) -> None:
         """Take one event."""
-        if self._start_ms < 0:
-            self._start_ms = event.time_ms
-        self._end_ms = max(self._end_ms, event.time_ms)
+        self._end_ms = event.time_ms
         taker = self._takers.get(type(event))
         if taker is not None:
             taker(event)  # type: ignore[arg-type]
 
     def _arrived(self, event: RequestArrived) -> None:
         self._totals.counts["injected"] += 1
+        if self._start_ms < 0 and event.slo_class != WARM_UP:
+            self._start_ms = event.time_ms
         self._flights[event.request_id] = _Flight(event.time_ms, event.slo_class)
 
+    def _is_warm_up(self, request_id: str) -> bool:
+        return self._flights[request_id].slo_class == WARM_UP
+
     def _rendered(self, event: Rendered) -> None:
+        if self._is_warm_up(event.request_id):
+            return
         self._totals.counts["media_items"] += len(event.mm_hashes)
         self._totals.counts["processor_cache_hits"] += event.cache_hits
 
     def _leg(self, event: LegSent) -> None:
+        if self._is_warm_up(event.request_id):
+            return
         self._totals.legs[event.leg] += event.body_bytes
         self._totals.by_payload.update(event.body_bytes_by_payload)
 
@@ -181,7 +193,7 @@ class MetricsSink:
         self._totals.counts["ec_bytes"] += event.embedding_bytes
 
     def _admitted(self, event: Admitted) -> None:
-        if not event.resumed and not event.num_remote_tokens:
+        if not (event.resumed or event.num_remote_tokens or self._is_warm_up(event.request_id)):
             self._totals.counts["prompt_tokens"] += event.num_prompt_tokens
             self._totals.counts["prefix_hit_tokens"] += event.num_computed_tokens
 
@@ -189,6 +201,8 @@ class MetricsSink:
         self._totals.counts["preemptions"] += 1
 
     def _step(self, event: StepFinished) -> None:
+        if self._start_ms < 0:
+            return
         totals = self._totals
         totals.counts["steps"] += 1
         totals.counts["broadcast_bytes"] += event.broadcast_bytes
@@ -207,9 +221,9 @@ class MetricsSink:
     def _finished(self, event: RequestFinished) -> None:
         flight = self._flights.pop(event.request_id)
         self._totals.counts["completed"] += 1
-        self._totals.counts["output_tokens"] += event.output_tokens
         if flight.slo_class == WARM_UP:
             return
+        self._totals.counts["output_tokens"] += event.output_tokens
         self._ttft_ms.append(flight.first_ms - flight.arrived_ms)
         self._e2e_ms.append(event.time_ms - flight.arrived_ms)
         if event.output_tokens > 1:

@@ -1,0 +1,43 @@
+"""`epdsim run`: simulate a scenario file."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Payload(StrEnum):
+    """What is behind a tensor in a run."""
+
+    SIZES = "sizes"
+    REAL = "real"
+
+
+def run(
+    scenario: Annotated[Path, typer.Argument(help="The scenario file (YAML).", metavar="SCENARIO.yaml")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print results as JSON in place of tables.")] = False,
+    events: Annotated[
+        Path | None, typer.Option(help="Write every event to FILE (NDJSON; .gz compresses).", metavar="FILE")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of all random streams, in place of the file's.")] = None,
+    payload: Annotated[
+        Payload, typer.Option(help="real: serialise real tensors and send them to worker processes.")
+    ] = Payload.SIZES,
+    profile: Annotated[
+        Path | None, typer.Option(help="Broadcast profile of this host, from epdsim calibrate.", metavar="FILE")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a key: dotted.key=value; repeatable.")
+    ] = None,
+) -> None:
+    """Run a scenario and print its figures; exit 1 when a claim of the file fails."""
+    from epdsim.scenario.session import run_real, run_simulated
+
+    if payload is Payload.REAL:
+        holds = run_real(scenario, overrides or [], profile, seed=seed, as_json=as_json)
+    else:
+        holds = run_simulated(scenario, overrides or [], events, profile, seed=seed, as_json=as_json)
+    raise typer.Exit(0 if holds else 1)

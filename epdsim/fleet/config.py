@@ -1,0 +1,112 @@
+"""What a fleet consists of, as plain records; scenario files are turned into these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from epdsim.core.rules import IDEAL, Dialect
+from epdsim.core.scheduler_config import SchedulerConfig
+from epdsim.cost.broadcast import BroadcastProfile
+from epdsim.cost.encode import EncodeCost
+from epdsim.cost.link import Link
+from epdsim.cost.lm import LmCost
+from epdsim.cost.render import RenderCost
+
+TOPOLOGIES = ("aggregated", "p+d", "e+pd", "e+p+d")
+PREFILL_PAYLOADS = ("full", "metadata", "raw")
+ROUTERS = ("round_robin", "least_loaded")
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePool:
+    """A pool of equal engines that compute prompts or generate.
+
+    Attributes:
+        count: Instances.
+        scheduler: Configuration of each one's scheduler.
+        tp: Tensor-parallel ranks of each, the readers of its broadcast.
+        lm: How long its steps take.
+    """
+
+    count: int
+    scheduler: SchedulerConfig
+    tp: int
+    lm: LmCost
+
+
+@dataclass(frozen=True, slots=True)
+class EncodePool:
+    """A pool of encode-only instances.
+
+    Attributes:
+        count: Instances.
+        max_batch_items: Items that one encoder run takes at most.
+    """
+
+    count: int
+    max_batch_items: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class RenderPool:
+    """Front-end processes that render.
+
+    Attributes:
+        count: Requests rendered at the same time.
+        cache_bytes: Byte budget of the processor cache (vLLM's `mm_processor_cache_gb`); 0 switches it off.
+    """
+
+    count: int = 1
+    cache_bytes: int = 4 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class FleetCosts:
+    """How long everything but an engine's step takes.
+
+    Attributes:
+        render: Front end, per request and per item.
+        encode: Encoder runs, on encode instances and in engines that encode themselves.
+        broadcast: Plan to tensor-parallel ranks.
+        hop_ms: One HTTP hop between orchestrator and instance.
+        body_link: What request bodies travel on.
+        ec_link: What embeddings travel on; one per engine.
+        kv_link: What KV caches travel on; one per decode instance.
+        kv_bytes_per_token: Of the language model.
+    """
+
+    render: RenderCost
+    encode: EncodeCost
+    broadcast: BroadcastProfile
+    hop_ms: float
+    body_link: Link
+    ec_link: Link
+    kv_link: Link
+    kv_bytes_per_token: int
+
+
+@dataclass(frozen=True, slots=True)
+class FleetConfig:
+    """A whole fleet.
+
+    Attributes:
+        topology: One of `TOPOLOGIES`: which stages have instances of their own.
+        prefill: The engines that compute prompts (and generate, unless there is a decode pool).
+        decode: The engines that generate; None when prefill does.
+        encode: The encode instances; None when prefill encodes.
+        prefill_payload: What stands for media on the way to prefill, once encode has them: full tensors, metadata only (vLLM issue
+            54658), or the raw media, fetched and rendered again by the worker (vLLM issue 46722).
+        ec_capacity_bytes: Of the EC store; None for no limit.
+        dialect: The rules in force.
+    """
+
+    topology: str
+    render: RenderPool
+    prefill: EnginePool
+    decode: EnginePool | None
+    encode: EncodePool | None
+    costs: FleetCosts
+    prefill_payload: str = "metadata"
+    router: str = "round_robin"
+    ec_capacity_bytes: int | None = None
+    dialect: Dialect = IDEAL

@@ -1,0 +1,86 @@
+"""One run: a fleet, a workload, and the events that come of them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any
+
+import simpy
+
+from epdsim.events import Sink
+from epdsim.fleet.config import EnginePool, FleetConfig
+from epdsim.fleet.encode import EncodeInstance
+from epdsim.fleet.engine import EngineInstance
+from epdsim.fleet.orchestrator import Orchestrator
+from epdsim.fleet.render import Renderer
+from epdsim.fleet.world import World
+from epdsim.media import Family
+from epdsim.workload.request import WorkloadRequest
+
+
+def simulate(
+    config: FleetConfig,
+    family: Family,
+    requests: Iterable[WorkloadRequest],
+    sinks: Sequence[Sink],
+    *,
+    concurrency: int | None = None,
+    wants_detail: bool = False,
+) -> float:
+    """Run a workload through a fleet until every request has ended.
+
+    Args:
+        config: The fleet.
+        family: The model family that renders.
+        requests: In order of arrival; read as they arrive, never held.
+        sinks: Take every event.
+        concurrency: For a closed loop: as many requests as this are in the system, arrival times are ignored.
+        wants_detail: Make the events of detail too.
+
+    Returns:
+        The simulated milliseconds at which the last event happened.
+    """
+    world = World(config, sinks, wants_detail=wants_detail)
+    orchestrator = _build(world, family)
+    source = iter(requests)
+    if concurrency is None:
+        world.env.process(_open_loop(world.env, orchestrator, source))
+    else:
+        for _ in range(concurrency):
+            world.env.process(_closed_loop(orchestrator, source))
+    world.env.run()
+    return float(world.env.now)
+
+
+def _build(world: World, family: Family) -> Orchestrator:
+    config = world.config
+    prefix = "prefill" if config.decode or config.encode else "engine"
+    prefill = _engines(world, prefix, config.prefill)
+    decode = _engines(world, "decode", config.decode) if config.decode else []
+    encode = (
+        [
+            EncodeInstance(world, f"encode-{index}", config.encode.max_batch_items)
+            for index in range(config.encode.count)
+        ]
+        if config.encode
+        else []
+    )
+    return Orchestrator(world, Renderer(family), prefill, decode, encode)
+
+
+def _engines(world: World, prefix: str, pool: EnginePool) -> list[EngineInstance]:
+    return [EngineInstance(world, f"{prefix}-{index}", pool) for index in range(pool.count)]
+
+
+def _open_loop(
+    env: simpy.Environment, orchestrator: Orchestrator, source: Iterable[WorkloadRequest]
+) -> Generator[simpy.Event, Any, None]:
+    for request in source:
+        if request.arrival_ms > env.now:
+            yield env.timeout(request.arrival_ms - env.now)
+        env.process(orchestrator.handle(request))
+
+
+def _closed_loop(orchestrator: Orchestrator, source: Iterable[WorkloadRequest]) -> Generator[simpy.Event, Any, None]:
+    for request in source:
+        yield from orchestrator.handle(request)

@@ -1,0 +1,61 @@
+"""How long a planned step takes, and what it weighs: the plan read once for each cost model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from epdsim.core.plan import StepPlan
+from epdsim.core.request import Request
+from epdsim.cost.broadcast import BroadcastProfile, broadcast_ms
+from epdsim.cost.lm import StepLoad
+from epdsim.payload.message import message_size
+
+
+def step_load(plan: StepPlan, requests: Mapping[str, Request]) -> StepLoad:
+    """The language model's work: chunks of prompts, and decodes with their contexts.
+
+    A request computes its prompt as long as its computed tokens are below the prompt's length (or, resumed, its known tokens: more
+    than one scheduled); after that every scheduled token is a decode.
+    """
+    prefill_tokens = decode_requests = decode_context = 0
+    pairs = 0.0
+    scheduled = plan.num_scheduled_tokens
+    for group in (plan.new, plan.cached):
+        for data in group:
+            count, computed = scheduled.get(data.request_id, 0), data.num_computed_tokens
+            if count == 1 and computed >= requests[data.request_id].prompt.num_tokens:
+                decode_requests += 1
+                decode_context += computed + 1
+            elif count:
+                prefill_tokens += count
+                pairs += count * (computed + (count + 1) / 2)
+    return StepLoad(prefill_tokens, round(pairs), decode_requests, decode_context)
+
+
+@dataclass(frozen=True, slots=True)
+class StepBroadcast:
+    """What a plan weighs on its way to the ranks.
+
+    Attributes:
+        total_ms: From the first byte serialised to the last rank that has the plan.
+        sent_bytes: The message, each unique tensor once.
+        unstripped_bytes: The message of the same plan with every admitted item's full payload.
+    """
+
+    total_ms: float
+    sent_bytes: int
+    unstripped_bytes: int
+
+
+def step_broadcast(
+    plan: StepPlan, requests: Mapping[str, Request], profile: BroadcastProfile, readers: int
+) -> StepBroadcast:
+    """Weigh a plan and say how long its delivery takes."""
+    size = message_size(plan)
+    unstripped = size if not size.num_items else message_size(_unstripped(plan, requests))
+    return StepBroadcast(broadcast_ms(size.load(readers), profile).total_ms, size.total_bytes, unstripped.total_bytes)
+
+
+def _unstripped(plan: StepPlan, requests: Mapping[str, Request]) -> StepPlan:
+    return replace(plan, new=[replace(new, mm_features=requests[new.request_id].mm_features) for new in plan.new])

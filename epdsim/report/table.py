@@ -1,0 +1,94 @@
+"""Terminal tables; figures on stdout, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from epdsim.report.metrics import Distribution, RunMetrics
+
+_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+def nbytes(count: float) -> str:
+    """Bytes in decimal units, three digits."""
+    for size, unit in _UNITS:
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.0f} B"
+
+
+def millis(value: float) -> str:
+    """Milliseconds, or seconds from ten of them on."""
+    return f"{value / 1000:,.1f} s" if abs(value) >= 10_000 else f"{value:,.1f} ms"
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> None:
+    """A plain table; columns of figures stand right."""
+    table = Table(
+        title=title, caption=caption or None, title_justify="left", caption_justify="left", title_style="bold"
+    )
+    for index, column in enumerate(columns):
+        is_figure = all(row[index][:1] in "0123456789-+" for row in rows)
+        table.add_column(column, justify="right" if is_figure and rows else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    Console(soft_wrap=False, highlight=False).print(table)
+
+
+def summary_rows(metrics: RunMetrics) -> list[tuple[str, str]]:
+    """A run's figures as label and value, in the order a planner asks for them."""
+    rows = [("requests", _books(metrics)), ("simulated time", millis(metrics.duration_ms))]
+    rows += _latency("TTFT", metrics.ttft_ms) + _latency("TPOT", metrics.tpot_ms) + _latency("E2E", metrics.e2e_ms)
+    rows.append(
+        (
+            "throughput",
+            f"{metrics.request_throughput_per_s:.3g} requests/s, {metrics.token_throughput_per_s:,.0f} tokens/s",
+        )
+    )
+    rows.append(
+        ("prefix hit rate", f"{100 * metrics.prefix_hit_rate:.1f} % of {metrics.prompt_tokens:,} prompt tokens")
+    )
+    if metrics.media_items:
+        rows.append(("media items", f"{metrics.media_items:,}, processor cache hits {metrics.processor_cache_hits:,}"))
+        rows += _payload_rows(metrics.prefill_bytes_by_payload)
+    rows.append(("broadcast to ranks, strip", nbytes(metrics.broadcast_bytes)))
+    rows.append(("broadcast, no strip", nbytes(metrics.broadcast_bytes_unstripped)))
+    if metrics.ec_loads:
+        rows.append(("EC loads", f"{metrics.ec_loads:,}, {nbytes(metrics.ec_bytes)}"))
+    if metrics.kv_bytes:
+        rows.append(("KV handed over", nbytes(metrics.kv_bytes)))
+    rows.append(("steps, preemptions", f"{metrics.steps:,}, {metrics.preemptions:,}"))
+    rows += [
+        ("utilisation " + name, f"{100 * busy / metrics.duration_ms:.1f} %") for name, busy in metrics.busy_ms.items()
+    ]
+    rows += [("not served", f"{count:,} x {reason}") for reason, count in metrics.failures.items()]
+    return rows
+
+
+def _books(metrics: RunMetrics) -> str:
+    parts = {"completed": metrics.completed, "failed": metrics.failed, "refused": metrics.refused}
+    parts["unfinished"] = metrics.unfinished
+    return f"{metrics.injected:,} = " + " + ".join(f"{count:,} {name}" for name, count in parts.items())
+
+
+def _latency(name: str, values: Distribution | None) -> list[tuple[str, str]]:
+    if values is None:
+        return []
+    shown = ", ".join(f"{label} {millis(value)}" for label, value in _quantiles(values).items())
+    return [(name, f"{shown} (n {values.count:,})")]
+
+
+def _quantiles(values: Distribution) -> Mapping[str, float]:
+    return {"mean": values.mean, "p50": values.p50, "p90": values.p90, "p99": values.p99, "max": values.max}
+
+
+def _payload_rows(by_payload: Mapping[str, int]) -> list[tuple[str, str]]:
+    labels = {
+        "full": "to prefill, full payloads",
+        "metadata": "to prefill, metadata only",
+        "raw": "to prefill, raw media deferred",
+    }
+    return [(label, nbytes(by_payload.get(name, 0))) for name, label in labels.items()]

@@ -1,0 +1,121 @@
+"""What a scenario file claims of its runs, judged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from epdsim.core.errors import InputError
+from epdsim.scenario.points import Point, matches, metric
+from epdsim.scenario.runner import RunResult, ScenarioResult
+from epdsim.scenario.schema import DeviationClaim, EqualClaim, GapClaim
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A published figure beside the simulated one.
+
+    Attributes:
+        is_fitted: Whether the point was used to choose constants; otherwise it is a prediction.
+    """
+
+    at: Point
+    metric: str
+    published: float
+    simulated: float
+    is_fitted: bool
+
+    @property
+    def deviation_percent(self) -> float:
+        """Simulated against published."""
+        return 100.0 * (self.simulated / self.published - 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One claim, judged."""
+
+    holds: bool
+    sentence: str
+
+
+def compare(result: ScenarioResult) -> tuple[Comparison, ...]:
+    """Every published figure of the file beside its simulated one."""
+    fitted = [dict(point) for point in result.fit.points] if result.fit else []
+    return tuple(
+        Comparison(
+            one.at, one.metric, one.value, metric(_run_at(result, one.at).metrics, one.metric), dict(one.at) in fitted
+        )
+        for one in result.scenario.spec.published
+    )
+
+
+def judge(result: ScenarioResult) -> tuple[Verdict, ...]:
+    """Every claim of the file."""
+    return tuple(_judge(claim, result) for claim in result.scenario.spec.claims)
+
+
+def _judge(claim: DeviationClaim | GapClaim | EqualClaim, result: ScenarioResult) -> Verdict:
+    if isinstance(claim, DeviationClaim):
+        return _judge_deviation(claim, result)
+    if isinstance(claim, GapClaim):
+        return _judge_gap(claim, result)
+    return _judge_equal(claim, result)
+
+
+def _judge_deviation(claim: DeviationClaim, result: ScenarioResult) -> Verdict:
+    rows = [row for row in compare(result) if row.metric == claim.metric and matches(row.at, claim.where)]
+    if not rows:
+        raise InputError(
+            f"claim on {claim.metric!r}", f"no published figure at {claim.where}", "name points that are published"
+        )
+    worst = max(rows, key=lambda row: abs(row.deviation_percent))
+    return Verdict(
+        abs(worst.deviation_percent) <= claim.within_percent,
+        f"{claim.metric} at {_say(claim.where)} within {claim.within_percent:g} %: worst {worst.deviation_percent:+.1f} % "
+        f"at {_say(worst.at)}",
+    )
+
+
+def _judge_gap(claim: GapClaim, result: ScenarioResult) -> Verdict:
+    high, low = (metric(_run_at(result, at).metrics, claim.metric) for at in (claim.high, claim.low))
+    return Verdict(
+        abs(high - low - claim.published) <= claim.within,
+        f"{claim.metric} gap from {_say(claim.low)} to {_say(claim.high)}: {high - low:.1f}, published {claim.published:g}, "
+        f"within {claim.within:g}",
+    )
+
+
+def _judge_equal(claim: EqualClaim, result: ScenarioResult) -> Verdict:
+    groups: dict[tuple[tuple[str, object], ...], list[RunResult]] = {}
+    for run in result.runs:
+        if matches(run.point, claim.where):
+            rest = tuple((axis, value) for axis, value in run.point.items() if axis != claim.across)
+            groups.setdefault(rest, []).append(run)
+    if not any(len(group) > 1 for group in groups.values()):
+        raise InputError(f"claim across {claim.across!r}", f"fewer than two runs match {claim.where}", "add runs")
+    different = [
+        f"{name} at {_say(dict(rest))}"
+        for rest, group in groups.items()
+        for name in claim.metrics
+        if len({metric(run.metrics, name) for run in group}) > 1
+    ]
+    told = f"{', '.join(claim.metrics)} equal across {claim.across} at {_say(claim.where)}"
+    return Verdict(not different, told + (f": different are {'; '.join(different)}" if different else ""))
+
+
+def _run_at(result: ScenarioResult, at: Point) -> RunResult:
+    for run in result.runs:
+        if dict(run.point) == dict(at):
+            return run
+    raise InputError(f"point {_say(at)}", "no run of the scenario stands there", "add it to 'runs'")
+
+
+def _say(point: object) -> str:
+    if not isinstance(point, dict):
+        return str(point)
+
+    def shown(value: object) -> str:
+        return "/".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
+
+    return ", ".join(f"{axis} {shown(value)}" for axis, value in point.items()) or "all"

@@ -1,0 +1,87 @@
+"""Choosing constants so that some published points are met.
+
+The simulator itself is the model: each constant is moved a little, the points are run again, and a Gauss-Newton step in the
+logarithms of the constants follows (they are rates and times, hence positive). Residuals are relative, so that a point of 50 ms
+counts as much as one of 500.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from epdsim.core.errors import InputError
+from epdsim.report.metrics import RunMetrics
+from epdsim.scenario.loader import Scenario
+from epdsim.scenario.points import Point, matches, metric
+
+_MOVE = 1e-3
+_ROUNDS = 12
+_LARGEST_STEP = 1.5
+
+RunPoint = Callable[[Point, Mapping[str, float]], RunMetrics]
+Vector = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What a fit came to.
+
+    Attributes:
+        constants: Dotted key of each constant, and its value.
+        points: The points that were used; all others are predictions.
+        rms_percent: Root mean square of the relative deviations that are left.
+    """
+
+    constants: Mapping[str, float]
+    points: tuple[Point, ...]
+    rms_percent: float
+
+
+def fit_constants(scenario: Scenario, run: RunPoint) -> Fit:
+    """Fit the constants that a scenario names.
+
+    Raises:
+        InputError: No published point matches, or there are fewer points than constants.
+    """
+    wanted = scenario.spec.fit
+    assert wanted is not None, "the caller has seen a fit section"
+    used = [one for one in scenario.spec.published if one.metric == wanted.metric and matches(one.at, wanted.where)]
+    if len(used) < len(wanted.parameters):
+        raise InputError(
+            scenario.file.place(("fit", "where")),
+            f"{len(used)} published points match, fewer than the {len(wanted.parameters)} constants",
+            "name more points or fewer constants",
+        )
+    names, targets = list(wanted.parameters), np.array([one.value for one in used])
+
+    def residuals(logs: Vector) -> Vector:
+        constants = dict(zip(names, np.exp(logs).tolist(), strict=True))
+        simulated = np.array([metric(run(one.at, constants), wanted.metric) for one in used])
+        return simulated / targets - 1.0
+
+    logs = np.log(np.array(list(wanted.parameters.values())))
+    best = residuals(logs)
+    for _ in range(_ROUNDS):
+        jacobian = np.column_stack([(residuals(logs + _MOVE * unit) - best) / _MOVE for unit in np.eye(len(names))])
+        step = np.clip(np.linalg.lstsq(jacobian, -best, rcond=None)[0], -_LARGEST_STEP, _LARGEST_STEP).astype(
+            np.float64
+        )
+        logs, best, improved = _line_search(residuals, logs, best, step)
+        if not improved:
+            break
+    constants = dict(zip(names, np.exp(logs).tolist(), strict=True))
+    return Fit(constants, tuple(one.at for one in used), 100.0 * float(np.sqrt(np.mean(best**2))))
+
+
+def _line_search(
+    residuals: Callable[[Vector], Vector], logs: Vector, best: Vector, step: Vector
+) -> tuple[Vector, Vector, bool]:
+    for scale in (1.0, 0.5, 0.25, 0.1):
+        tried = residuals(logs + scale * step)
+        if float(tried @ tried) < float(best @ best) * (1.0 - 1e-9):
+            return logs + scale * step, tried, True
+    return logs, best, False

@@ -1,0 +1,181 @@
+"""What `epdsim run` does: load, run with progress on stderr, print, judge."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from rich.console import Console
+
+from epdsim.cost.profile import load_profile
+from epdsim.events import Event, NdjsonWriter, RequestFailed, RequestFinished, Sink
+from epdsim.report.metrics import RunMetrics
+from epdsim.report.table import millis, nbytes, print_table, summary_rows
+from epdsim.scenario.claims import Comparison, Verdict, compare, judge
+from epdsim.scenario.loader import Scenario, load_scenario
+from epdsim.scenario.points import Point, metric
+from epdsim.scenario.runner import ScenarioResult, run_scenario
+
+_SHOW_EVERY = 500
+
+
+def load(path: Path, overrides: Sequence[str], profile: Path | None) -> Scenario:
+    """A scenario with what the command line changes in it."""
+    settings = list(overrides)
+    if profile is not None:
+        measured = dataclasses.asdict(load_profile(profile))
+        settings += [f"costs.broadcast.{name}={json.dumps(value)}" for name, value in measured.items()]
+    return load_scenario(path, settings)
+
+
+def run_simulated(
+    path: Path, overrides: Sequence[str], events: Path | None, profile: Path | None, *, seed: int | None, as_json: bool
+) -> bool:
+    """Run a scenario file with size-only payloads; whether every claim in it holds."""
+    scenario = load(path, overrides, profile)
+    with ExitStack() as stack:
+        progress = stack.enter_context(_Progress(len(scenario.points)))
+        sinks: list[Sink] = [progress]
+        if events is not None:
+            about = {"scenario": scenario.spec.name, "seed": scenario.spec.seed if seed is None else seed}
+            sinks.append(stack.enter_context(NdjsonWriter(events, about)))
+        result = run_scenario(
+            scenario, seed=seed, sinks_for=lambda _: sinks, on_run=progress.start, wants_detail=events is not None
+        )
+    verdicts = judge(result)
+    if as_json:
+        sys.stdout.write(as_json_text(result, verdicts))
+    else:
+        print_result(result, verdicts)
+    return all(verdict.holds for verdict in verdicts)
+
+
+class _Progress:
+    """One line on stderr: which run, how many requests ended; silent where stderr is no terminal."""
+
+    def __init__(self, num_runs: int) -> None:
+        self._console = Console(stderr=True)
+        self._status = self._console.status("")
+        self._num_runs, self._index, self._ended, self._told = num_runs, 0, 0, ""
+
+    def start(self, point: Point) -> None:
+        """A run begins."""
+        self._index += 1
+        self._ended = 0
+        self._told = ", ".join(f"{axis} {value}" for axis, value in point.items())
+        self._show(0.0)
+
+    def __call__(self, event: Event) -> None:
+        """Count what ends."""
+        if isinstance(event, (RequestFinished, RequestFailed)):
+            self._ended += 1
+            if self._ended % _SHOW_EVERY == 0:
+                self._show(event.time_ms)
+
+    def _show(self, time_ms: float) -> None:
+        where = f"run {self._index} of {self._num_runs}" + (f" ({self._told})" if self._told else "")
+        self._status.update(f"{where}: {self._ended:,} requests done, simulated {millis(time_ms)}")
+
+    def __enter__(self) -> _Progress:
+        self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._status.stop()
+
+
+def as_json_text(result: ScenarioResult, verdicts: Sequence[Verdict]) -> str:
+    """Everything a run came to, as JSON with sorted keys: the same seed gives the same bytes."""
+    comparisons = compare(result)
+    body = {
+        "scenario": result.scenario.spec.name,
+        "seed": result.seed,
+        "assumptions": _assumptions(result),
+        "fit": dataclasses.asdict(result.fit) if result.fit else None,
+        "runs": [{"at": run.point, "metrics": _figures(run.metrics)} for run in result.runs],
+        "published": [dataclasses.asdict(row) | {"deviation_percent": row.deviation_percent} for row in comparisons],
+        "claims": [dataclasses.asdict(verdict) for verdict in verdicts],
+    }
+    return json.dumps(body, indent=2, sort_keys=True) + "\n"
+
+
+def _figures(metrics: RunMetrics) -> dict[str, object]:
+    derived = ("request_throughput_per_s", "token_throughput_per_s", "prefix_hit_rate")
+    return dataclasses.asdict(metrics) | {name: getattr(metrics, name) for name in derived}
+
+
+def _assumptions(result: ScenarioResult) -> list[str]:
+    told = [*result.scenario.spec.assumptions]
+    for run in result.runs:
+        told += [line for line in run.assumptions if line not in told]
+    return told
+
+
+def print_result(result: ScenarioResult, verdicts: Sequence[Verdict]) -> None:
+    """Tables for a person: the runs, the published figures beside them, the claims."""
+    spec, console = result.scenario.spec, Console(highlight=False)
+    console.print(f"{spec.name}: {spec.title}" if spec.title else spec.name, style="bold")
+    if spec.source:
+        console.print(f"source: {spec.source}")
+    for line in _assumptions(result):
+        console.print(f"assumed: {line}")
+    if spec.columns:
+        _print_runs(result)
+    else:
+        for run in result.runs:
+            title = ", ".join(f"{axis} {value}" for axis, value in run.point.items()) or "run"
+            print_table(title, ["figure", "value"], summary_rows(run.metrics))
+    comparisons = compare(result)
+    if comparisons:
+        _print_comparisons(comparisons, result)
+    for verdict in verdicts:
+        console.print(f"{'holds' if verdict.holds else 'FAILS'}  {verdict.sentence}")
+
+
+def _print_runs(result: ScenarioResult) -> None:
+    axes = list(dict.fromkeys(axis for run in result.runs for axis in run.point))
+    columns = result.scenario.spec.columns
+    rows = [
+        [str(run.point.get(axis, "")) for axis in axes] + [_shown(name, metric(run.metrics, name)) for name in columns]
+        for run in result.runs
+    ]
+    print_table("runs", [*axes, *columns], rows)
+
+
+def _shown(name: str, value: float) -> str:
+    formats: list[tuple[str, Callable[[float], str]]] = [
+        ("_ms", millis),
+        ("bytes", nbytes),
+        ("rate", lambda share: f"{100 * share:.1f} %"),
+        ("per_s", lambda rate: f"{rate:,.2f}"),
+    ]
+    head = name.split(".", maxsplit=1)[0]
+    for mark, form in formats:
+        if mark in head:
+            return form(value)
+    return f"{value:,g}"
+
+
+def _print_comparisons(comparisons: Sequence[Comparison], result: ScenarioResult) -> None:
+    rows = [
+        [
+            ", ".join(f"{axis} {value}" for axis, value in row.at.items()),
+            row.metric,
+            f"{row.published:,g}",
+            f"{row.simulated:,.1f}",
+            f"{row.deviation_percent:+.1f} %",
+            "fitted" if row.is_fitted else "predicted",
+        ]
+        for row in comparisons
+    ]
+    caption = ""
+    if result.fit:
+        constants = ", ".join(f"{name} = {value:.6g}" for name, value in result.fit.constants.items())
+        caption = f"fitted constants: {constants}; rms {result.fit.rms_percent:.1f} % on the fitted points"
+    print_table(
+        "published beside simulated", ["at", "metric", "published", "simulated", "deviation", "point"], rows, caption
+    )
