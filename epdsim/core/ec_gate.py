@@ -111,6 +111,18 @@ def whole_request(items: Sequence[GateItem], ec_transfer_params: EcParams) -> tu
     return per_item(items, ec_transfer_params)
 
 
+def nothing_unprovided(items: Sequence[GateItem], ec_transfer_params: EcParams) -> tuple[GateItem, ...]:
+    """No validator: vLLM before 0.30."""
+    del items, ec_transfer_params
+    return ()
+
+
+def no_params(ec_transfer_params: EcParams) -> EcParams:
+    """Parameters dropped on arrival: vLLM before 0.26."""
+    del ec_transfer_params
+    return None
+
+
 def _as_sent(ec_transfer_params: EcParams) -> EcParams:
     return ec_transfer_params
 

@@ -1,0 +1,135 @@
+"""vLLM's releases as dialects: the ideal plus what each release does otherwise.
+
+`DEVIATIONS` is the table: one row per rule, behaviour and span of releases. A new finding is a new row. What a row says was found
+by running the releases 0.25 to 0.33 or stands in the threads that it names; where no row says otherwise a release follows the ideal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from epdsim.core import ec_gate, slots, strip
+from epdsim.core.errors import InputError
+from epdsim.core.rules import IDEAL, Dialect, Replacement, Rule
+
+FIRST, LAST = 25, 33
+"""Minor versions of the first and the last release in the table: 0.25 and 0.33."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """What a span of releases does in place of a rule's ideal.
+
+    Attributes:
+        rule: The rule.
+        first: Minor version of the first release that does so.
+        last: Minor version of the last one.
+        behaviour: What stands in the rule's place.
+        why: What differs, in a sentence, with its source.
+    """
+
+    rule: Rule[Any]
+    first: int
+    last: int
+    behaviour: Callable[..., Any]
+    why: str
+
+
+DEVIATIONS: tuple[Deviation, ...] = (
+    Deviation(
+        slots.METADATA_TABLE,
+        FIRST,
+        29,
+        slots.no_table,
+        "render sends no metadata: mm_metadata is first in 0.30 (vLLM PR 54659)",
+    ),
+    Deviation(
+        slots.METADATA_TABLE,
+        30,
+        33,
+        slots.table_with_gaps,
+        "a modality without any metadata is left out of mm_metadata, which the release's own check refuses (vLLM PR 56069)",
+    ),
+    Deviation(
+        slots.METADATA_READ,
+        FIRST,
+        29,
+        slots.no_table,
+        "an mm_metadata key is unknown and dropped in silence, so that a metadata-only item looks like one without payload",
+    ),
+    Deviation(
+        slots.PLACEHOLDER_SENT,
+        FIRST,
+        33,
+        slots.dense_placeholder,
+        "offset and length travel, the embed mask does not (vLLM PR 54548, open)",
+    ),
+    Deviation(
+        ec_gate.EC_PARAMS_READ,
+        FIRST,
+        25,
+        ec_gate.no_params,
+        "GenerateRequest has no ec_transfer_params before 0.26",
+    ),
+    Deviation(
+        ec_gate.UNPROVIDED,
+        FIRST,
+        29,
+        ec_gate.nothing_unprovided,
+        "there is no validator before metadata exists (vLLM PR 54659)",
+    ),
+    Deviation(
+        ec_gate.UNPROVIDED,
+        30,
+        33,
+        ec_gate.per_item,
+        "any non-empty ec_transfer_params provide for every item: a wrong hash, a missing one and null are found by the worker",
+    ),
+    Deviation(
+        strip.ADMITTED,
+        FIRST,
+        28,
+        strip.send_everything,
+        "covered items are broadcast in full: the strip is first in 0.29 (vLLM PR 52041), with XD-RoPE (vLLM PR 53456)",
+    ),
+    Deviation(
+        strip.KEPT,
+        29,
+        33,
+        strip.keep_subset,
+        "under M-RoPE a covered item without keep-on-CPU fields is sent as an item without fields, not as nothing",
+    ),
+)
+"""Rows of the protocol; rows of one rule do not overlap."""
+
+_RELEASE = re.compile(r"vllm-0\.(\d+)(\.\d+)?")
+
+
+def release_names() -> tuple[str, ...]:
+    """The names that `named` knows, the ideal first."""
+    return ("ideal", *(f"vllm-0.{minor}" for minor in range(FIRST, LAST + 1)))
+
+
+def named(name: str) -> Dialect:
+    """The dialect of a release, or the ideal.
+
+    Args:
+        name: `"ideal"` or for example `"vllm-0.32"`; a patch version (`"vllm-0.32.0"`) is accepted and means its minor release.
+
+    Raises:
+        InputError: No such name; the message lists all names.
+    """
+    if name == "ideal":
+        return IDEAL
+    matched = _RELEASE.fullmatch(name)
+    if matched is None or not FIRST <= int(matched[1]) <= LAST:
+        raise InputError(f"dialect {name!r}", "no such name", f"the names are {', '.join(release_names())}")
+    minor = int(matched[1])
+    return Dialect(f"vllm-0.{minor}", _replacements(minor))
+
+
+def _replacements(minor: int) -> Mapping[str, Replacement]:
+    return {row.rule.name: Replacement(row.behaviour, row.why) for row in DEVIATIONS if row.first <= minor <= row.last}
