@@ -1,0 +1,101 @@
+"""Pictures of generated requests: how many, how large, whose content, and where in the prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field, PositiveInt
+
+from epdsim.core.prompt import TokenRun
+from epdsim.workload.distributions import LengthDistribution, MediaSize, SizeDistribution
+from epdsim.workload.request import MediaRef
+from epdsim.workload.specs import SpecModel
+from epdsim.workload.streams import named_stream
+
+Parts = tuple[TokenRun | MediaRef, ...]
+Position = Literal["start", "end", "random"]
+
+
+class ReuseSpec(SpecModel):
+    """How often a picture was seen before: with `probability` its content is one of `pool_size` pictures, each equally often."""
+
+    probability: Annotated[float, Field(ge=0, le=1)]
+    pool_size: PositiveInt
+
+
+class ImagesSpec(SpecModel):
+    """Pictures of a request.
+
+    Attributes:
+        count: How many.
+        size: How large.
+        reuse: Pool of pictures that come again; without it every picture is new.
+        position: Where they stand together: before or after the request's own text, or at a random place in it.
+    """
+
+    count: LengthDistribution = Field(default=1, validate_default=True)  # type: ignore[assignment]
+    size: SizeDistribution
+    reuse: ReuseSpec | None = None
+    position: Position = "start"
+
+
+def media_ref(content: str, size: MediaSize) -> MediaRef:
+    """A picture or clip of a size."""
+    return MediaRef(content, size.modality, size.height, size.width, size.num_frames, size.duration_s, size.num_tokens)
+
+
+class MediaDrawer:
+    """Draws sizes and contents of pictures.
+
+    Args:
+        spec: How they are distributed.
+        seed: Seed of the run; with the name it fixes the pictures in the pool.
+        name: Prefix of the contents in the pool.
+    """
+
+    __slots__ = ("_pool", "_probability", "_size")
+
+    def __init__(self, spec: ImagesSpec, seed: int, name: str) -> None:
+        self._size = spec.size
+        self._probability = spec.reuse.probability if spec.reuse else 0.0
+        pool_size = spec.reuse.pool_size if spec.reuse else 0
+        sizes = spec.size.draw(named_stream(seed, name, "pool"), pool_size)
+        self._pool = [media_ref(f"{name}/pool/{index}", size) for index, size in enumerate(sizes)]
+
+    def draw(self, rng: np.random.Generator, contents: Sequence[str]) -> list[MediaRef]:
+        """One picture per name in `contents`; the name is its identity unless the pool gives it another."""
+        drawn = [
+            media_ref(content, size)
+            for content, size in zip(contents, self._size.draw(rng, len(contents)), strict=True)
+        ]
+        if self._pool:
+            coins, indices = rng.random(len(drawn)), rng.integers(len(self._pool), size=len(drawn))
+            for place in np.flatnonzero(coins < self._probability):
+                drawn[place] = self._pool[indices[place]]
+        return drawn
+
+
+def insert_media(
+    text: Sequence[TokenRun], media: Sequence[MediaRef], position: Position, rng: np.random.Generator
+) -> Parts:
+    """The parts of a prompt of some runs of text and of media that stand together."""
+    num_tokens = sum(run.length for run in text)
+    if position == "random":
+        return split_at(text, int(rng.integers(num_tokens, endpoint=True)), media)
+    return split_at(text, 0 if position == "start" else num_tokens, media)
+
+
+def split_at(text: Sequence[TokenRun], offset: int, media: Sequence[MediaRef]) -> Parts:
+    """The runs with media put in after the first `offset` tokens; a run that the place falls into is split, none gets length 0."""
+    before: list[TokenRun] = []
+    after: list[TokenRun] = []
+    for run in text:
+        taken = min(run.length, max(0, offset))
+        if taken:
+            before.append(run if taken == run.length else TokenRun(run.content, run.start, taken))
+        if taken < run.length:
+            after.append(TokenRun(run.content, run.start + taken, run.length - taken))
+        offset -= run.length
+    return (*before, *media, *after)

@@ -1,0 +1,167 @@
+"""Synthetic workloads: an arrival process, and prompts whose lengths and pictures are drawn independently."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from epdsim.core.prompt import TokenRun
+from epdsim.workload.arrivals import (
+    BLOCK,
+    BurstArrivals,
+    ConstantArrivals,
+    Floats,
+    GammaArrivals,
+    PoissonArrivals,
+    WeibullArrivals,
+)
+from epdsim.workload.distributions import Constant, LengthDistribution
+from epdsim.workload.media import ImagesSpec, MediaDrawer, Parts, insert_media
+from epdsim.workload.request import MediaRef, WorkloadRequest
+from epdsim.workload.specs import SpecModel
+from epdsim.workload.streams import named_stream
+from epdsim.workload.workload import Workload
+
+
+class PromptSpec(SpecModel):
+    """Prompts of a synthetic workload.
+
+    A request without pictures has at least one token of text; every request generates at least one token.
+
+    Attributes:
+        text_tokens: Each request's own text, new in every request.
+        output_tokens: Tokens it generates.
+        shared_prefix_tokens: Text in front that all requests share (a system prompt).
+        images: Its pictures; none when absent.
+    """
+
+    text_tokens: LengthDistribution
+    output_tokens: LengthDistribution
+    shared_prefix_tokens: NonNegativeInt = 0
+    images: ImagesSpec | None = None
+
+    @model_validator(mode="after")
+    def _check_not_empty(self) -> PromptSpec:
+        if self.text_tokens == Constant(value=0) and not self.shared_prefix_tokens and self.images is None:
+            raise ValueError("a prompt of 0 text tokens and no images is empty: give it either")
+        if self.output_tokens == Constant(value=0):
+            raise ValueError("output_tokens is 0, but every request generates at least 1")
+        return self
+
+
+class PromptDrawer:
+    """Draws prompts in blocks, each matter from its own stream."""
+
+    def __init__(self, spec: PromptSpec, seed: int, name: str) -> None:
+        self._spec = spec
+        self._text, self._output, self._count, self._media, self._place = (
+            named_stream(seed, name, matter) for matter in ("text", "output", "count", "media", "place")
+        )
+        self._drawer = MediaDrawer(spec.images, seed, name) if spec.images else None
+        self._prefix = TokenRun(f"{name}/prefix", 0, spec.shared_prefix_tokens)
+
+    def draw(self, request_ids: list[str]) -> Iterator[tuple[Parts, int]]:
+        """Parts and output tokens of as many requests; a block is always `BLOCK` long so that more requests change none."""
+        assert len(request_ids) == BLOCK, "what a seed means depends on the block"
+        texts = self._spec.text_tokens.draw(self._text, BLOCK).tolist()
+        outputs = np.maximum(self._spec.output_tokens.draw(self._output, BLOCK), 1).tolist()
+        media = self._draw_media(request_ids)
+        for request_id, length, output_tokens, pictures in zip(request_ids, texts, outputs, media, strict=True):
+            yield self._parts(request_id, length, pictures), output_tokens
+
+    def _draw_media(self, request_ids: list[str]) -> Iterator[list[MediaRef]] | repeat[list[MediaRef]]:
+        if self._drawer is None or self._spec.images is None:
+            return repeat([], len(request_ids))
+        counts = self._spec.images.count.draw(self._count, len(request_ids)).tolist()
+        contents = [
+            f"{request_id}/{index}"
+            for request_id, count in zip(request_ids, counts, strict=True)
+            for index in range(count)
+        ]
+        drawn = iter(self._drawer.draw(self._media, contents))
+        return ([next(drawn) for _ in range(count)] for count in counts)
+
+    def _parts(self, request_id: str, text_tokens: int, pictures: list[MediaRef]) -> Parts:
+        prefix = (self._prefix,) if self._prefix.length else ()
+        if not pictures:
+            own = text_tokens if prefix else max(1, text_tokens)
+            return (*prefix, TokenRun(request_id, 0, own)) if own else prefix
+        assert self._spec.images is not None, "pictures are drawn only when the spec has them"
+        own_text = (TokenRun(request_id, 0, text_tokens),)
+        return (*prefix, *insert_media(own_text, pictures, self._spec.images.position, self._place))
+
+
+class SyntheticSpec(PromptSpec):
+    """What all synthetic kinds share: prompts, and where the workload ends.
+
+    Attributes:
+        num_requests: End after so many.
+        duration_s: End at this time; at least one of the two.
+    """
+
+    num_requests: PositiveInt | None = None
+    duration_s: PositiveFloat | None = None
+
+    @model_validator(mode="after")
+    def _check_end(self) -> SyntheticSpec:
+        if self.num_requests is None and self.duration_s is None:
+            raise ValueError("the workload has no end: give num_requests or duration_s")
+        return self
+
+    def arrival_blocks_s(self, rng: np.random.Generator) -> Iterator[Floats]:
+        """Arrival times; the arrival process that a kind inherits from overrides it."""
+        raise NotImplementedError
+
+    def requests(self, seed: int) -> Iterator[WorkloadRequest]:
+        """The requests of a seed; a longer workload begins with the shorter one."""
+        kind: str = self.kind  # type: ignore[attr-defined]
+        drawer = PromptDrawer(self, seed, kind)
+        end_ms = float("inf") if self.duration_s is None else self.duration_s * 1e3
+        index = 0
+        for block in self.arrival_blocks_s(named_stream(seed, kind, "arrivals")):
+            request_ids = [f"{kind}-{number}" for number in range(index, index + BLOCK)]
+            for request_id, time_ms, (parts, output_tokens) in zip(
+                request_ids, (block * 1e3).tolist(), drawer.draw(request_ids), strict=True
+            ):
+                if index == self.num_requests or time_ms >= end_ms:
+                    return
+                yield WorkloadRequest(request_id, time_ms, parts, output_tokens)
+                index += 1
+
+    def build(self, base_dir: Path, seed: int) -> Workload:  # noqa: ARG002 - one signature for all kinds
+        """The workload."""
+        kind: str = self.kind  # type: ignore[attr-defined]
+        own: dict[str, Any] = self.model_dump(exclude_defaults=True, exclude={"kind"})
+        return Workload(
+            name=kind,
+            source=f"generated, seed {seed}",
+            make_requests=partial(self.requests, seed),
+            assumptions="lengths, pictures and arrivals independent; "
+            + ", ".join(f"{key} {value}" for key, value in own.items()),
+        )
+
+
+class PoissonSpec(PoissonArrivals, SyntheticSpec):
+    """Poisson arrivals."""
+
+
+class GammaSpec(GammaArrivals, SyntheticSpec):
+    """Gamma gaps."""
+
+
+class WeibullSpec(WeibullArrivals, SyntheticSpec):
+    """Weibull gaps."""
+
+
+class ConstantSpec(ConstantArrivals, SyntheticSpec):
+    """A constant rate."""
+
+
+class BurstsSpec(BurstArrivals, SyntheticSpec):
+    """On and off."""

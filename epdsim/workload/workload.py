@@ -1,0 +1,50 @@
+"""A workload: requests that can be asked for again and again, and what was assumed to make them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from epdsim.workload.request import WorkloadRequest
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedLoop:
+    """Clients that send their next request only when one of theirs has ended.
+
+    Attributes:
+        requests: In order of sending; their `arrival_ms` means nothing.
+        concurrency: Requests in flight at any time, as long as some are left.
+    """
+
+    requests: Iterable[WorkloadRequest]
+    concurrency: int
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Requests, where they come from, and what was assumed.
+
+    Iterating it starts anew each time and yields the same requests; none is held in memory.
+
+    Attributes:
+        name: For tables.
+        source: File, folder or generator that the requests come from.
+        make_requests: Starts an iteration.
+        assumptions: One line on what the source does not say and was added (overlay share and seed, positions); reports print it.
+        concurrency: None when requests arrive by the clock, else the number in flight of a closed loop.
+    """
+
+    name: str
+    source: str
+    make_requests: Callable[[], Iterator[WorkloadRequest]]
+    assumptions: str = ""
+    concurrency: int | None = None
+
+    def __iter__(self) -> Iterator[WorkloadRequest]:
+        return self.make_requests()
+
+    @property
+    def closed_loop(self) -> ClosedLoop | None:
+        """The closed loop, or None when requests arrive by the clock."""
+        return None if self.concurrency is None else ClosedLoop(self, self.concurrency)
