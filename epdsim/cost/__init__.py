@@ -3,6 +3,7 @@
 The forms that scenario files take are in `epdsim.cost.spec`.
 """
 
+from epdsim.cost.broadcast import BroadcastLoad, BroadcastProfile, BroadcastTime, broadcast_ms
 from epdsim.cost.encode import EncodeCost, LinearEncode, RooflineEncode, TableEncode
 from epdsim.cost.hardware import Gpu, gpu
 from epdsim.cost.link import Link, named_link
@@ -12,6 +13,9 @@ from epdsim.cost.models import LmSpec, VisionSpec, lm_spec, vision_spec
 from epdsim.cost.render import RenderCost
 
 __all__ = [
+    "BroadcastLoad",
+    "BroadcastProfile",
+    "BroadcastTime",
     "EncodeCost",
     "Gpu",
     "LinearEncode",
@@ -26,6 +30,7 @@ __all__ = [
     "TableEncode",
     "TableLm",
     "VisionSpec",
+    "broadcast_ms",
     "chunk_pairs",
     "fit_linear",
     "gpu",

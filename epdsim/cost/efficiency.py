@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -22,12 +22,12 @@ class LmEfficiency:
         weight_bandwidth: Share of peak bandwidth when weights are read.
         expert_bandwidth: The same for routed experts.
         kv_bandwidth: The same for the KV cache.
+        activation_passes: How often every activation value goes over the memory bus.
         link_bandwidth: Share of the GPU-to-GPU rate in an all-reduce.
         allreduce_us: Latency of one all-reduce.
         fixed_ms: Once per step.
         layer_us: Per layer and step: launches, norms, everything that does not grow.
         request_us: Per decode request: sampling and small kernels.
-        overlap_power: p of the smooth maximum of operations and weight traffic; large is a sharp roofline.
     """
 
     mfu_prefill: float
@@ -36,27 +36,15 @@ class LmEfficiency:
     weight_bandwidth: float
     expert_bandwidth: float
     kv_bandwidth: float
-    link_bandwidth: float
-    allreduce_us: float
-    fixed_ms: float
-    layer_us: float
-    request_us: float
-    overlap_power: float
+    activation_passes: float = 0.0
+    link_bandwidth: float = 1.0
+    allreduce_us: float = 0.0
+    fixed_ms: float = 0.0
+    layer_us: float = 0.0
+    request_us: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in (
-            "mfu_prefill",
-            "mfu_decode",
-            "mfu_attention",
-            "weight_bandwidth",
-            "expert_bandwidth",
-            "kv_bandwidth",
-        ):
-            positive(name, getattr(self, name))
-        positive("link_bandwidth", self.link_bandwidth)
-        for name in ("allreduce_us", "fixed_ms", "layer_us", "request_us"):
-            non_negative(name, getattr(self, name))
-        _power(self.overlap_power)
+        _check(self, zero_allowed=("activation_passes", "allreduce_us", "fixed_ms", "layer_us", "request_us"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,40 +57,139 @@ class EncodeEfficiency:
         weight_bandwidth: Share of peak bandwidth when weights are read.
         fixed_ms: Once per run.
         layer_us: Per layer and run.
-        overlap_power: As for `LmEfficiency`.
-        factor: On the whole, for a GPU without a table of its own.
+        factor: On the whole, for a host or GPU without a table of its own.
     """
 
     mfu: float
     mfu_attention: float
     weight_bandwidth: float
-    fixed_ms: float
-    layer_us: float
-    overlap_power: float
+    fixed_ms: float = 0.0
+    layer_us: float = 0.0
     factor: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("mfu", "mfu_attention", "weight_bandwidth", "factor"):
-            positive(name, getattr(self, name))
-        for name in ("fixed_ms", "layer_us"):
-            non_negative(name, getattr(self, name))
-        _power(self.overlap_power)
+        _check(self, zero_allowed=("fixed_ms", "layer_us"))
 
 
-def _power(value: float) -> None:
-    if positive("overlap_power", value) < 1:
-        raise InputError(f"overlap_power = {value}", "must be 1 or more")
+def _check(record: LmEfficiency | EncodeEfficiency, zero_allowed: tuple[str, ...]) -> None:
+    for each in fields(record):
+        check = non_negative if each.name in zero_allowed else positive
+        check(each.name, getattr(record, each.name))
 
 
-_FIRST_LM = LmEfficiency(0.68, 0.5, 0.45, 0.85, 0.5, 0.9, 0.6, 5.0, 0.5, 5.0, 5.0, 3.0)
-_FIRST_ENCODE = EncodeEfficiency(0.5, 0.45, 0.8, 0.2, 30.0, 3.0)
-_NAMES = ("a100", "h100", "h200", "b200", "gb200", "l40s", "h20")
+_H100 = LmEfficiency(
+    mfu_prefill=0.958,
+    mfu_decode=0.958,
+    mfu_attention=0.666,
+    weight_bandwidth=0.849,
+    expert_bandwidth=0.86,
+    kv_bandwidth=0.946,
+    activation_passes=3.58,
+    link_bandwidth=0.444,
+    allreduce_us=2.21,
+    layer_us=39.2,
+    request_us=1.69,
+)
+_H100_ENCODE = EncodeEfficiency(mfu=0.455, mfu_attention=0.496, weight_bandwidth=0.518, fixed_ms=0.0161, layer_us=38.6)
 
-LM_EFFICIENCY: Mapping[str, LmEfficiency] = MappingProxyType(dict.fromkeys(_NAMES, _FIRST_LM))
-"""Constants of the language model roofline by GPU."""
+LM_EFFICIENCY: Mapping[str, LmEfficiency] = MappingProxyType(
+    {
+        "h100": _H100,
+        "h200": LmEfficiency(
+            mfu_prefill=0.919,
+            mfu_decode=0.919,
+            mfu_attention=0.635,
+            weight_bandwidth=0.826,
+            expert_bandwidth=0.817,
+            kv_bandwidth=0.932,
+            activation_passes=3.96,
+            link_bandwidth=0.474,
+            allreduce_us=2.82,
+            layer_us=40.6,
+            request_us=1.43,
+        ),
+        "b200": LmEfficiency(
+            mfu_prefill=0.825,
+            mfu_decode=0.825,
+            mfu_attention=0.637,
+            weight_bandwidth=0.847,
+            expert_bandwidth=0.889,
+            kv_bandwidth=0.961,
+            activation_passes=4.47,
+            link_bandwidth=0.336,
+            allreduce_us=8.19,
+            layer_us=36.8,
+            request_us=0.05,
+        ),
+        "gb200": LmEfficiency(
+            mfu_prefill=0.707,
+            mfu_decode=0.707,
+            mfu_attention=0.506,
+            weight_bandwidth=0.846,
+            expert_bandwidth=0.86,
+            kv_bandwidth=0.97,
+            activation_passes=3.43,
+            link_bandwidth=0.272,
+            allreduce_us=5.1,
+            layer_us=37.9,
+            request_us=0.05,
+        ),
+        "l40s": LmEfficiency(
+            mfu_prefill=0.742,
+            mfu_decode=0.742,
+            mfu_attention=0.491,
+            weight_bandwidth=0.782,
+            expert_bandwidth=0.86,
+            kv_bandwidth=0.81,
+            activation_passes=2.64,
+            link_bandwidth=0.508,
+            allreduce_us=8.41,
+            layer_us=9.22,
+            request_us=12.0,
+        ),
+        # No modelled steps: the H100's constants times the ratio of what both GPUs reach in measured kernel tables (AIConfigurator,
+        # vLLM 0.14 and 0.24, medians): matrix products of 2,048 to 8,192 rows 0.881 / 0.801 of peak (here limited to 1), of up to
+        # 8 rows 0.693 / 0.806 of bandwidth, causal attention 0.556 / 0.605, decode attention 0.702 / 0.796, large all-reduces
+        # 0.70 / 0.757.
+        "a100": replace(
+            _H100,
+            mfu_prefill=1.0,
+            mfu_decode=1.0,
+            mfu_attention=0.612,
+            weight_bandwidth=0.73,
+            expert_bandwidth=0.74,
+            kv_bandwidth=0.834,
+            link_bandwidth=0.41,
+        ),
+        "h20": _H100,  # a guess: the same architecture, no table
+    }
+)
+"""Constants of the language model roofline by GPU.
 
-ENCODE_EFFICIENCY: Mapping[str, EncodeEfficiency] = MappingProxyType(dict.fromkeys(_NAMES, _FIRST_ENCODE))
-"""Constants of the vision tower roofline by GPU."""
+Fitted to step times that AIConfigurator 0.12.0 models for Qwen3-VL 2B, 4B, 8B, 32B (TP 1, 2, 4) and 30B-A3B on vLLM 0.24, bf16:
+least squares of the logarithm of the ratio with a soft limit on outliers, prefill rows counted twice, the MFUs of prefill and decode
+held equal. L40S leaves out TP 4, where the tool's all-reduces take four times as long as their ring bytes.
+"""
+
+ENCODE_EFFICIENCY: Mapping[str, EncodeEfficiency] = MappingProxyType(
+    {
+        "h100": _H100_ENCODE,
+        "h200": EncodeEfficiency(mfu=0.512, mfu_attention=0.487, weight_bandwidth=0.446, fixed_ms=0.001, layer_us=37.9),
+        "b200": EncodeEfficiency(mfu=0.425, mfu_attention=0.381, weight_bandwidth=0.361, fixed_ms=0.001, layer_us=35.9),
+        "gb200": EncodeEfficiency(mfu=0.441, mfu_attention=0.33, weight_bandwidth=0.651, fixed_ms=0.001, layer_us=40.5),
+        "l40s": EncodeEfficiency(mfu=0.359, mfu_attention=0.472, weight_bandwidth=0.979, fixed_ms=0.32, layer_us=28.3),
+        # The H100's times the ratios of measured kernels as above: 2.5 times its run time at 640 x 640, 3.1 at 1920 x 1080.
+        "a100": replace(_H100_ENCODE, mfu=0.5, mfu_attention=0.456, weight_bandwidth=0.446),
+        # No table: chosen so that four 1920 x 1080 pictures take the tower of Qwen2.5-VL-72B about 490 ms (SGLang blog of 2026-01-12:
+        # 492, 466 and 524 ms at TP 2, 4 and 8, the size of its pictures taken from its other runs).
+        "h20": replace(_H100_ENCODE, mfu=0.95, mfu_attention=0.85),
+    }
+)
+"""Constants of the vision tower roofline by GPU.
+
+Fitted to encoder times that AIConfigurator 0.12.0 models for Qwen3-VL 2B, 4B, 8B and 32B on vLLM 0.24, bf16, TP 1, pictures of 224
+to 3,840 pixels a side, 1 to 8 in one run; least squares as above.
+"""
 
 _EfficiencyT = TypeVar("_EfficiencyT")
 

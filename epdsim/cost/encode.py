@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import hypot
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -77,7 +78,6 @@ class RooflineEncode:
         "_attention_ms",
         "_fixed_ms",
         "_patch_ms",
-        "_power",
         "_share",
         "_weights_ms",
         "_window",
@@ -105,14 +105,12 @@ class RooflineEncode:
         flop_ms = eff.factor * 1e3 / card.bf16_flops
         patch_flops = 2 * (spec.layer_parameters + spec.merger_parameters / spec.merge)
         self._patch_ms = patch_flops * flop_ms / eff.mfu
-        self._weights_ms = (
-            eff.factor * BF16_BYTES * spec.parameters * 1e3 / (card.hbm_bytes_per_s * eff.weight_bandwidth)
-        )
+        weights = BF16_BYTES * spec.parameters
+        self._weights_ms = eff.factor * weights * 1e3 / (card.hbm_bytes_per_s * eff.weight_bandwidth)
         pair_ms = 4 * spec.hidden * flop_ms / eff.mfu_attention
         self._attention_ms = pair_ms * spec.full_layers
         self._window_ms, self._window = pair_ms * (spec.depth - spec.full_layers), spec.window_patches
         self._fixed_ms = eff.factor * (eff.fixed_ms + spec.depth * eff.layer_us * 1e-3)
-        self._power = eff.overlap_power
         self._share = 1 / tp if tp_mode == "data" else 1.0
 
     def encode_ms(self, patches_per_item: Sequence[int]) -> float:
@@ -122,8 +120,7 @@ class RooflineEncode:
         largest = max(patches_per_item)
         patches = max(largest, self._share * sum(patches_per_item))
         pairs = max(largest * largest, self._share * sum(n * n for n in patches_per_item))
-        compute, power = self._patch_ms * patches, self._power
-        step = self._fixed_ms + (compute**power + self._weights_ms**power) ** (1 / power) + self._attention_ms * pairs
+        step = self._fixed_ms + hypot(self._patch_ms * patches, self._weights_ms) + self._attention_ms * pairs
         if self._window:
             step += self._window_ms * min(pairs, patches * self._window)
         return step

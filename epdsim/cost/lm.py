@@ -6,6 +6,7 @@ costs a handful of multiplications. No model falls when a field of the load grow
 
 from __future__ import annotations
 
+from math import sqrt
 from typing import NamedTuple, Protocol
 
 from epdsim.core.errors import InputError
@@ -86,9 +87,10 @@ class RooflineLm:
     """Weights and operations over the rates of a GPU, with fitted efficiencies.
 
     The projections of all tokens of a step run together, so their time is a smooth maximum of the operations and of the weights
-    read once: `(compute^p + memory^p)^(1/p)`. Attention over the pairs of prefill chunks, reading the KV cache of the decode
-    requests, tensor-parallel all-reduces (two per layer, ring bytes plus latency) and launch overhead add to it. An MoE step reads
-    the experts that its tokens visit: `1 - (1 - k/E)^tokens` of all, as if they chose evenly. Sliding layers see their window only.
+    read once: the root of the sum of both squares. Activations that pass between kernels, attention over the pairs of prefill
+    chunks, reading the KV cache of the decode requests, tensor-parallel all-reduces (two per layer, ring bytes plus latency) and
+    launch overhead add to it. An MoE step reads the experts that its tokens visit: `1 - (1 - k/E)^tokens` of all, as if they chose
+    evenly. Sliding layers see their window only.
 
     Args:
         model: A language model or its name.
@@ -107,10 +109,8 @@ class RooflineLm:
         "_kv_ms",
         "_miss",
         "_pair_ms",
-        "_power",
         "_prefill_ms",
         "_request_ms",
-        "_root",
         "_sliding_kv_ms",
         "_sliding_pair_ms",
         "_token_ms",
@@ -139,20 +139,19 @@ class RooflineLm:
         self._weights_ms = BF16_BYTES * weights * byte_ms / eff.weight_bandwidth
         self._expert_ms = BF16_BYTES * spec.experts * spec.expert_parameters * byte_ms / eff.expert_bandwidth
         self._miss = 1 - spec.experts_per_token / spec.experts if spec.experts else 1.0
-        pair_ms = 4 * spec.heads * spec.head_dim * flop_ms / eff.mfu_attention
-        self._pair_ms, self._sliding_pair_ms = pair_ms * spec.full_layers, pair_ms * spec.sliding_layers
+        score_ms = 4 * flop_ms / eff.mfu_attention
+        self._pair_ms, self._sliding_pair_ms = score_ms * spec.score_values, score_ms * spec.sliding_score_values
         kv_ms = byte_ms / eff.kv_bandwidth
         self._kv_ms = spec.full_kv_bytes_per_token * kv_ms
         self._sliding_kv_ms = (spec.kv_bytes_per_token - spec.full_kv_bytes_per_token) * kv_ms
         self._window = spec.sliding_window
         self._fixed_ms = eff.fixed_ms + spec.layers * eff.layer_us * 1e-3
         self._request_ms = eff.request_us * 1e-3
-        self._token_ms = 0.0
+        self._token_ms = BF16_BYTES * spec.activation_values * byte_ms * eff.activation_passes
         if tp > 1:
             ring_bytes = 2 * (tp - 1) / tp * spec.hidden * BF16_BYTES
-            self._token_ms = 2 * spec.layers * ring_bytes * 1e3 / (card.intra_node_bytes_per_s * eff.link_bandwidth)
+            self._token_ms += 2 * spec.layers * ring_bytes * 1e3 / (card.intra_node_bytes_per_s * eff.link_bandwidth)
             self._fixed_ms += 2 * spec.layers * eff.allreduce_us * 1e-3
-        self._power, self._root = eff.overlap_power, 1 / eff.overlap_power
 
     def step_ms(self, load: StepLoad) -> float:
         """Milliseconds of the step."""
@@ -166,7 +165,7 @@ class RooflineLm:
             memory += self._expert_ms * (1.0 - self._miss**total)
         step = (
             self._fixed_ms
-            + (compute**self._power + memory**self._power) ** self._root
+            + sqrt(compute * compute + memory * memory)
             + self._pair_ms * pairs
             + self._kv_ms * context
             + self._request_ms * requests

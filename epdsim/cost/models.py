@@ -25,6 +25,7 @@ class LmSpec:
         shared_intermediate: Feed-forward width of the experts that every token visits.
         dense_layers: Layers of an MoE model that have a dense feed-forward instead.
         sliding_layers: Layers that attend to the last `sliding_window` tokens only.
+        full_head_dim: Head width of the full-attention layers where it differs from that of the sliding layers.
         attention_parameters: Projection weights over all layers, where heads and head_dim do not tell them.
         kv_values_per_token: Cached values per token over the full-attention layers, where kv_heads and head_dim do not tell them.
         sliding_kv_values_per_token: The same over the sliding layers.
@@ -48,6 +49,7 @@ class LmSpec:
     dense_layers: int = 0
     sliding_layers: int = 0
     sliding_window: int = 0
+    full_head_dim: int = 0
     attention_parameters: int = 0
     kv_values_per_token: int = 0
     sliding_kv_values_per_token: int = 0
@@ -71,6 +73,28 @@ class LmSpec:
     def full_kv_bytes_per_token(self) -> int:
         """Bytes of KV cache per token over the full-attention layers."""
         return BF16_BYTES * (self.kv_values_per_token or 2 * self.full_layers * self.kv_heads * self.head_dim)
+
+    @property
+    def score_values(self) -> int:
+        """Widths of all query heads over the full-attention layers: a pair of tokens costs 4 operations for each."""
+        return self.full_layers * self.heads * (self.full_head_dim or self.head_dim)
+
+    @property
+    def sliding_score_values(self) -> int:
+        """The same over the sliding layers."""
+        return self.sliding_layers * self.heads * self.head_dim
+
+    @property
+    def activation_values(self) -> int:
+        """Values that pass between the kernels of all layers for one token, each counted once.
+
+        Residual and norms, the projections of attention, the gated feed-forward, and for routed experts the copies of the token
+        that are dealt out and gathered again.
+        """
+        attention = self.layers * (4 * self.hidden + 2 * (self.heads + self.kv_heads) * self.head_dim)
+        dense = (self.layers - self.moe_layers) * 3 * self.intermediate
+        routed = self.experts_per_token * (3 * self.expert_intermediate + 2 * self.hidden)
+        return attention + dense + self.moe_layers * (routed + 3 * self.shared_intermediate)
 
     @property
     def head_parameters(self) -> int:
@@ -227,6 +251,7 @@ LMS: Mapping[str, LmSpec] = _by_name(
         tied_head=True,
         sliding_layers=50,
         sliding_window=1024,
+        full_head_dim=512,
         attention_parameters=50 * 2 * 5376 * (32 + 16) * 256 + 10 * 5376 * (2 * 32 + 4) * 512,
         kv_values_per_token=10 * 2 * 4 * 512,
         sliding_kv_values_per_token=50 * 2 * 16 * 256,

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from epdsim.cost.blis import BlisRooflineLm, BlisTrainedLm
 from epdsim.cost.efficiency import encode_efficiency, lm_efficiency
 from epdsim.cost.encode import EncodeCost, LinearEncode, RooflineEncode, TableEncode
 from epdsim.cost.hardware import gpu
@@ -42,6 +43,7 @@ class RooflineLmSpec(_Spec):
     weight_bandwidth: _Positive | None = None
     expert_bandwidth: _Positive | None = None
     kv_bandwidth: _Positive | None = None
+    activation_passes: _NonNegative | None = None
     link_bandwidth: _Positive | None = None
     allreduce_us: _NonNegative | None = None
     fixed_ms: _NonNegative | None = None
@@ -81,6 +83,20 @@ class TableLmSpec(_Spec):
     def build(self, base_dir: Path) -> LmCost:
         """The cost model."""
         return TableLm.from_csv(base_dir / self.csv, Selection(self.model, self.gpu, self.tp))
+
+
+class BlisLmSpec(_Spec):
+    """`BlisRooflineLm` or `BlisTrainedLm`."""
+
+    kind: Literal["blis"]
+    fit: Literal["roofline", "trained"]
+    model: str
+    gpu: str
+    tp: _Count = 1
+
+    def build(self, base_dir: Path) -> LmCost:  # noqa: ARG002
+        """The cost model."""
+        return (BlisRooflineLm if self.fit == "roofline" else BlisTrainedLm)(self.model, self.gpu, self.tp)
 
 
 class RooflineEncodeSpec(_Spec):
@@ -188,7 +204,7 @@ class NamedLinkSpec(_Spec):
         return named_link(self.name)
 
 
-LmCostSpec = Annotated[RooflineLmSpec | LinearLmSpec | TableLmSpec, Field(discriminator="kind")]
+LmCostSpec = Annotated[RooflineLmSpec | LinearLmSpec | TableLmSpec | BlisLmSpec, Field(discriminator="kind")]
 EncodeCostSpec = Annotated[RooflineEncodeSpec | LinearEncodeSpec | TableEncodeSpec, Field(discriminator="kind")]
 RenderCostSpec = Annotated[TableRenderSpec | LinearRenderSpec, Field(discriminator="kind")]
 LinkSpec = Annotated[LinearLinkSpec | NamedLinkSpec, Field(discriminator="kind")]
