@@ -1,0 +1,319 @@
+"""The legs of one request: what an orchestrator sends to encode, prefill and decode, and what each weighs.
+
+Encode gets the full payload of an item and as little prompt as possible; prefill gets metadata and the EC descriptors (or full
+payloads, or the raw media to process itself); decode gets the KV parameters of prefill verbatim and no pixels. A leg is data: its
+JSON body comes from `leg_body` with blobs of the caller's making, its size from `leg_bytes` with their sizes alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from types import MappingProxyType
+from typing import Any, Literal, cast
+
+from epdsim.core.ec_gate import gate_items, offered_hashes
+from epdsim.core.errors import InputError
+from epdsim.core.items import MediaItem, PlaceholderRange
+from epdsim.core.prompt import Prompt, RunPrompt, TokenPrompt, TokenRun
+from epdsim.core.slots import FeatureTables
+
+PrefillMode = Literal["metadata", "full", "deferred"]
+
+KV_WISH: Mapping[str, Any] = MappingProxyType(
+    {
+        "do_remote_decode": True,
+        "do_remote_prefill": False,
+        "remote_engine_id": None,
+        "remote_block_ids": None,
+        "remote_host": None,
+        "remote_port": None,
+    }
+)
+"""What prefill is asked for where decode pulls its KV cache (NIXL)."""
+
+TOKEN_CHARS = 7
+"""One token id in JSON where only its number is known: up to six digits and a comma."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawMedia:
+    """One part of `content_parts`: media that the worker fetches and processes itself (vLLM issue 46722).
+
+    Attributes:
+        modality: `"image"`, `"video"` or `"audio"`.
+        uuid: The item's identity; None leaves it to the worker.
+        url: A `data:` or `http:` address; empty when only its size matters.
+        url_chars: Length of the address where it is not held.
+    """
+
+    modality: str
+    uuid: str | None = None
+    url: str = ""
+    url_chars: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """One call of an engine (vLLM's `GenerateRequest`).
+
+    Attributes:
+        stage: `"encode"`, `"prefill"` or `"decode"`.
+        request_id: Of the call.
+        prompt: Its tokens.
+        sampling_params: As sent.
+        tables: Its media, or None.
+        content_parts: Raw media in place of tables.
+        ec_transfer_params: Top-level EC parameters.
+        kv_transfer_params: Top-level KV parameters.
+        stream: Whether the answer is streamed; only decode's may be, since chunks carry no parameters on.
+    """
+
+    stage: Literal["encode", "prefill", "decode"]
+    request_id: str
+    prompt: Prompt
+    sampling_params: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    tables: FeatureTables[MediaItem] | None = None
+    content_parts: Sequence[RawMedia] = ()
+    ec_transfer_params: Mapping[str, Any] | None = None
+    kv_transfer_params: Mapping[str, Any] | None = None
+    stream: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LegBytes:
+    """What a body weighs, in characters of JSON without white space.
+
+    Attributes:
+        payload: Blobs of `kwargs_data`.
+        metadata: Blobs of `mm_metadata`.
+        media: Addresses of raw media.
+        tokens: The token ids with their commas.
+        envelope: All else: names, hashes, placeholders, parameters.
+    """
+
+    payload: int
+    metadata: int
+    media: int
+    tokens: int
+    envelope: int
+
+    @property
+    def total(self) -> int:
+        """The whole body."""
+        return self.payload + self.metadata + self.media + self.tokens + self.envelope
+
+
+def encode_legs(
+    request_id: str, prompt: Prompt, tables: FeatureTables[MediaItem] | None, *, batched: bool = False
+) -> tuple[Leg, ...]:
+    """The encode calls of a request: one per distinct item, or one for all of them.
+
+    The prompt is cut to its first token (unless a placeholder begins there) and the placeholders, whose offsets are rebased. An
+    item that occurs again is encoded once. A null payload goes as null: the encoder's cache must hold that item.
+
+    Args:
+        request_id: Of the whole request; the calls are `<id>-enc-<i>`.
+        prompt: Of the whole request.
+        tables: Its media; None gives no calls.
+        batched: One call for all items.
+    """
+    if tables is None:
+        return ()
+    seen: set[str] = set()
+    distinct: list[tuple[str, int]] = []
+    for modality, i in tables.positions():
+        if tables.mm_hashes[modality][i] not in seen:
+            seen.add(tables.mm_hashes[modality][i])
+            distinct.append((modality, i))
+    groups = [distinct] if batched else [[one] for one in distinct]
+    return tuple(_encode_leg(f"{request_id}-enc-{k}", prompt, tables, group) for k, group in enumerate(groups) if group)
+
+
+def _encode_leg(
+    request_id: str, prompt: Prompt, tables: FeatureTables[MediaItem], group: Sequence[tuple[str, int]]
+) -> Leg:
+    starts_with_media = any(one.offset == 0 for ranges in tables.mm_placeholders.values() for one in ranges)
+    spans = [] if starts_with_media else [(0, 1)]
+    hashes: dict[str, list[str]] = {}
+    placeholders: dict[str, list[PlaceholderRange]] = {}
+    payload: dict[str, list[MediaItem | None]] = {}
+    offset = len(spans)
+    for modality, i in group:
+        span = tables.mm_placeholders[modality][i]
+        spans.append((span.offset, span.end))
+        hashes.setdefault(modality, []).append(tables.mm_hashes[modality][i])
+        placeholders.setdefault(modality, []).append(replace(span, offset=offset))
+        payload.setdefault(modality, []).append(tables.payload(modality, i))
+        offset += span.length
+    return Leg(
+        "encode", request_id, _cut(prompt, spans), {"max_tokens": 1}, FeatureTables(hashes, placeholders, payload)
+    )
+
+
+def prefill_leg(
+    request_id: str,
+    prompt: Prompt,
+    tables: FeatureTables[MediaItem] | None,
+    *,
+    mode: PrefillMode = "metadata",
+    ec_transfer_params: Mapping[str, Any] | None = None,
+    kv_transfer_params: Mapping[str, Any] | None = KV_WISH,
+    sampling_params: Mapping[str, Any] = MappingProxyType({}),
+    media: Sequence[RawMedia] = (),
+) -> Leg:
+    """The prefill call: one token, never streamed, with what conflicts with one token taken out.
+
+    Args:
+        request_id: Of the whole request; the call is `<id>-p`.
+        prompt: Of the whole request, placeholders expanded.
+        tables: Its media, or None.
+        mode: `"metadata"` drops the payload of every item whose hash the EC parameters offer, item by item: one that the encoder
+            did not answer for keeps its payload (llm-d-router PR 2723). `"full"` sends all. `"deferred"` sends the raw `media`
+            and a prompt whose placeholders are collapsed to one token each: the worker expands them.
+        ec_transfer_params: From the encode calls, merged.
+        kv_transfer_params: What is asked of prefill; None where it also decodes.
+        sampling_params: The client's.
+        media: The raw media, for `"deferred"`.
+
+    Raises:
+        InputError: Unknown mode, or media missing for `"deferred"`.
+    """
+    leg = Leg(
+        "prefill",
+        f"{request_id}-p",
+        prompt,
+        {key: value for key, value in sampling_params.items() if key not in ("min_tokens", "n")} | {"max_tokens": 1},
+        kv_transfer_params=kv_transfer_params,
+    )
+    if tables is None:
+        return leg
+    if mode == "full":
+        return replace(leg, tables=tables)
+    if mode == "metadata":
+        return replace(leg, tables=_metadata_only(tables, ec_transfer_params), ec_transfer_params=ec_transfer_params)
+    if mode != "deferred":
+        raise InputError(f"mode {mode!r} of a prefill leg", "no such mode", "use metadata, full or deferred")
+    positions = list(tables.positions())
+    if len(media) != len(positions):
+        raise InputError(f"{len(media)} raw media", f"the prompt has {len(positions)} items", "give one part per item")
+    spans = [tables.mm_placeholders[modality][i] for modality, i in positions]
+    starts = [0, *(one.end for one in spans)]
+    ends = [*(one.offset + 1 for one in spans), prompt.num_tokens]
+    return replace(leg, prompt=_cut(prompt, list(zip(starts, ends, strict=True))), content_parts=media)
+
+
+def _metadata_only(
+    tables: FeatureTables[MediaItem], ec_transfer_params: Mapping[str, Any] | None
+) -> FeatureTables[MediaItem]:
+    offered = offered_hashes(gate_items(tables), ec_transfer_params)
+    payload = {
+        modality: [None if one in offered else tables.payload(modality, i) for i, one in enumerate(hashes)]
+        for modality, hashes in tables.mm_hashes.items()
+    }
+    is_bare = all(slot is None for slots in payload.values() for slot in slots)
+    return replace(tables, kwargs_data=None if is_bare else payload)
+
+
+def decode_leg(
+    request_id: str,
+    prompt: Prompt,
+    tables: FeatureTables[MediaItem] | None,
+    *,
+    kv_transfer_params: Mapping[str, Any] | None,
+    sampling_params: Mapping[str, Any] = MappingProxyType({}),
+    stream: bool = False,
+) -> Leg:
+    """The decode call: KV parameters of prefill verbatim, the client's sampling, hashes and placeholders; no pixels, no EC."""
+    identity = tables and replace(tables, kwargs_data=None, mm_metadata=None)
+    return Leg(
+        "decode", request_id, prompt, sampling_params, identity, kv_transfer_params=kv_transfer_params, stream=stream
+    )
+
+
+def _cut(prompt: Prompt, spans: Sequence[tuple[int, int]]) -> Prompt:
+    """The tokens of some spans, one after the other."""
+    parts = chain.from_iterable(
+        cast("tuple[Any, ...]", prompt.slice_key(start, end)) for start, end in spans if start < end
+    )
+    if isinstance(prompt, TokenPrompt):
+        return TokenPrompt(cast("list[int]", list(parts)))
+    assert isinstance(prompt, RunPrompt), "a prompt is of tokens or of runs"
+    return RunPrompt(cast("list[TokenRun]", list(parts)))
+
+
+def leg_body(leg: Leg, blob: Callable[[MediaItem, str], str]) -> dict[str, Any]:
+    """The JSON body of a leg; absent is what is None.
+
+    Args:
+        leg: With a prompt of token ids; a prompt of runs gives an empty list of them.
+        blob: The base64 blob of an item, given the place where it goes (`epdsim.wire.encode_blob`).
+    """
+    body: dict[str, Any] = {
+        "request_id": leg.request_id,
+        "token_ids": list(leg.prompt.token_ids) if isinstance(leg.prompt, TokenPrompt) else [],
+        "features": None if leg.tables is None else features_body(leg.tables.convert(blob)),
+        "content_parts": [_part_body(one) for one in leg.content_parts] or None,
+        "ec_transfer_params": None if leg.ec_transfer_params is None else dict(leg.ec_transfer_params),
+        "kv_transfer_params": None if leg.kv_transfer_params is None else dict(leg.kv_transfer_params),
+        "sampling_params": dict(leg.sampling_params),
+        "stream": leg.stream,
+    }
+    return {key: value for key, value in body.items() if value is not None}
+
+
+def features_body(tables: FeatureTables[str]) -> dict[str, Any]:
+    """Tables of blobs as the JSON object `features`; null slots stay, absent tables are left out."""
+    body: dict[str, Any] = {
+        "mm_hashes": {modality: list(hashes) for modality, hashes in tables.mm_hashes.items()},
+        "mm_placeholders": {
+            modality: [_placeholder_body(one) for one in ranges] for modality, ranges in tables.mm_placeholders.items()
+        },
+    }
+    for name, table in (("kwargs_data", tables.kwargs_data), ("mm_metadata", tables.mm_metadata)):
+        if table is not None:
+            body[name] = {modality: list(slots) for modality, slots in table.items()}
+    return body
+
+
+def _placeholder_body(one: PlaceholderRange) -> dict[str, Any]:
+    mask = {} if one.is_embed is None else {"is_embed": [bool(bit) for bit in one.is_embed]}
+    return {"offset": one.offset, "length": one.length, **mask}
+
+
+def _part_body(one: RawMedia) -> dict[str, Any]:
+    return {"type": f"{one.modality}_url", "url": one.url, "uuid": one.uuid}
+
+
+def leg_bytes(leg: Leg, blob_chars: Callable[[MediaItem], int]) -> LegBytes:
+    """What the body of a leg weighs, without making its blobs.
+
+    Args:
+        leg: Any leg; for a prompt of runs token ids are counted with `TOKEN_CHARS` each.
+        blob_chars: Characters of an item's blob (`epdsim.wire.blob_size`).
+
+    Returns:
+        The parts; for a prompt of token ids and held addresses their total is the exact length of the JSON text.
+    """
+    sizes = {"kwargs_data": 0, "mm_metadata": 0}
+
+    def count(item: MediaItem, place: str) -> str:
+        sizes[place.partition(".")[0]] += blob_chars(item)
+        return ""
+
+    body = leg_body(replace(leg, content_parts=[replace(one, url="") for one in leg.content_parts]), count)
+    ids = body["token_ids"]
+    tokens = len(_text(ids)) - 2 if ids else max(TOKEN_CHARS * leg.prompt.num_tokens - 1, 0)
+    return LegBytes(
+        payload=sizes["kwargs_data"],
+        metadata=sizes["mm_metadata"],
+        media=sum(len(one.url) or one.url_chars for one in leg.content_parts),
+        tokens=tokens,
+        envelope=len(_text({**body, "token_ids": []})),
+    )
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
