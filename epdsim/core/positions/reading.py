@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import cast
 
 from epdsim.core.errors import InputError
 from epdsim.core.items import FieldData, MediaFeature, MediaItem, TensorHandle
@@ -78,19 +77,20 @@ def _numbers(data: FieldData) -> Iterator[float]:
 def _span(feature: MediaFeature, values: _Values) -> MediaSpan:
     span = MediaSpan(feature.modality, feature.position)
     for name, numbers in values.items():
-        whole = [int(number) for number in numbers]
         if name.endswith("_grid_thw"):
-            if len(whole) != 3 or min(whole) < 1:
+            grid = tuple(int(number) for number in numbers)
+            if len(grid) != 3 or min(grid) < 1:
                 raise _malformed(feature, name, numbers, "three numbers of at least 1")
-            span = replace(span, grid=cast("tuple[int, int, int]", tuple(whole)))
+            span = replace(span, grid=grid)
         elif name == "second_per_grid_ts":
             if len(numbers) != 1 or not 0 <= numbers[0] < float("inf"):
                 raise _malformed(feature, name, numbers, "one number of seconds")
             span = replace(span, seconds_per_grid=float(numbers[0]))
         elif name == "tgt_sizes":
-            if len(whole) % 2 or min(whole, default=0) < 1:
+            sides = [int(number) for number in numbers]
+            if len(sides) % 2 or min(sides, default=0) < 1:
                 raise _malformed(feature, name, numbers, "pairs of rows and columns")
-            span = replace(span, slice_sizes=tuple(zip(whole[::2], whole[1::2], strict=True)))
+            span = replace(span, slice_sizes=tuple(zip(sides[::2], sides[1::2], strict=True)))
     return span
 
 
