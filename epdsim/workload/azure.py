@@ -186,9 +186,9 @@ class AzureCsvSpec(TraceSpec):
         said = ["the text of every request is new"]
         if self.image_size is not None:
             counted = "are part of" if self.context_includes_images else "come on top of"
-            size = self.image_size.model_dump(exclude_defaults=True)
+            size = self.image_size.summary()
             said.append(
-                f"images of size {size} at the {self.image_position}, their tokens {counted} ContextTokens, each picture new"
+                f"images of size {size} at the {self.image_position}, each new, their tokens {counted} ContextTokens"
             )
         return said
 

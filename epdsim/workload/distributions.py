@@ -16,7 +16,6 @@ from pydantic import (
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
-    PositiveInt,
     model_validator,
 )
 
@@ -65,6 +64,10 @@ class Constant(SpecModel):
 
     kind: Literal["constant"] = "constant"
     value: NonNegativeInt
+
+    def summary(self) -> str:
+        """The value."""
+        return str(self.value)
 
     def draw(self, _rng: np.random.Generator, count: int) -> Integers:
         """`count` draws, shape `(count,)`."""
@@ -137,6 +140,10 @@ class Histogram(SpecModel):
         WeightedTable(tuple(self.values.values()))
         return self
 
+    def summary(self) -> str:
+        """How many values, for they may be thousands."""
+        return f"histogram of {len(self.values)} values"
+
     @cached_property
     def _table(self) -> tuple[Integers, WeightedTable]:
         return np.fromiter(self.values, dtype=np.int64), WeightedTable(tuple(self.values.values()))
@@ -168,7 +175,7 @@ class MediaSize(NamedTuple):
     num_tokens: int = 0
 
     @property
-    def modality(self) -> str:
+    def modality(self) -> Literal["image", "video"]:
         """`"video"` for more than one frame."""
         return "video" if self.num_frames > 1 else "image"
 
@@ -180,23 +187,23 @@ class MediaSize(NamedTuple):
 
 def _parse_size(given: Any) -> Any:
     """`1080p`, `640x480` (height first), `(720, 1280, 16)` or a list, as a tuple of numbers."""
-    if not isinstance(given, str):
-        return given
-    text = given.strip().lower()
-    if text in NAMED_SIZES:
-        return NAMED_SIZES[text]
-    numbers = re.fullmatch(r"[(\[]?\s*(\d+)\s*[x,]\s*(\d+)\s*(?:[x,]\s*(\d+)\s*)?[)\]]?", text)
-    if numbers is None:
+    if isinstance(given, str):
+        text = given.strip().lower()
+        numbers = re.fullmatch(r"[(\[]?\s*(\d+)\s*[x,]\s*(\d+)\s*(?:[x,]\s*(\d+)\s*)?[)\]]?", text)
+        given = NAMED_SIZES.get(text) or (
+            numbers and tuple(int(number) for number in numbers.groups() if number is not None)
+        )
+    if not isinstance(given, (list, tuple)) or len(given) not in {2, 3} or not all(type(side) is int for side in given):
         raise ValueError(
             f"a size is HEIGHTxWIDTH, [height, width], [height, width, frames] or one of {', '.join(NAMED_SIZES)}"
         )
-    return tuple(int(number) for number in numbers.groups() if number is not None)
+    if min(given) < 1:
+        raise ValueError("a picture has at least 1 pixel each way, and a clip at least 1 frame")
+    return tuple(given)
 
 
-SizeValue = Annotated[
-    tuple[PositiveInt, PositiveInt] | tuple[PositiveInt, PositiveInt, PositiveInt], BeforeValidator(_parse_size)
-]
-"""A size in a scenario file, height first; no side and no number of frames may be 0."""
+SizeValue = Annotated[tuple[int, ...], BeforeValidator(_parse_size)]
+"""A size in a scenario file, height first: two sides, and perhaps a number of frames; none of them 0."""
 
 
 class FixedSize(SpecModel):
@@ -204,6 +211,10 @@ class FixedSize(SpecModel):
 
     kind: Literal["fixed"] = "fixed"
     size: SizeValue
+
+    def summary(self) -> str:
+        """The size, height first."""
+        return "x".join(map(str, self.size))
 
     def draw(self, _rng: np.random.Generator, count: int) -> list[MediaSize]:
         """`count` sizes."""

@@ -35,12 +35,9 @@ class OverlaySpec(ImagesSpec):
             if self.reuse
             else ", each new"
         )
-        count = self.count.model_dump(exclude_defaults=True)
-        size = self.size.model_dump(exclude_defaults=True)
         used = seed if self.seed is None else self.seed
-        return (
-            f"image overlay: share {self.share:g}, count {count}, size {size}{reuse}, at {self.position}, seed {used}"
-        )
+        pictures = f"count {self.count.summary()}, size {self.size.summary()}{reuse}, at the {self.position}"
+        return f"image overlay: share {self.share:g}, {pictures}, seed {used}"
 
 
 def overlay_images(requests: Iterable[WorkloadRequest], spec: OverlaySpec, seed: int) -> Iterator[WorkloadRequest]:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, PositiveInt, TypeAdapter, ValidationError
 
 from epdsim.core.errors import InputError
 from epdsim.workload.azure import AzureCsvSpec
 from epdsim.workload.fixed import FixedSpec, RepeatSpec
 from epdsim.workload.jsonl import JsonlSpec, MooncakeSpec
+from epdsim.workload.random_mm import RandomMmSpec
 from epdsim.workload.servegen import ServeGenSpec
-from epdsim.workload.specs import as_input_error
-from epdsim.workload.synthetic import BurstsSpec, ConstantSpec, GammaSpec, PoissonSpec, WeibullSpec
+from epdsim.workload.sessions import SessionsSpec
+from epdsim.workload.specs import SpecModel, as_input_error
+from epdsim.workload.synthetic import AtOnceSpec, BurstsSpec, ConstantSpec, GammaSpec, PoissonSpec, WeibullSpec
 from epdsim.workload.workload import Workload
 
-AnySpec = (
+OpenSpec = (
     AzureCsvSpec
     | MooncakeSpec
     | JsonlSpec
@@ -27,17 +30,43 @@ AnySpec = (
     | WeibullSpec
     | ConstantSpec
     | BurstsSpec
+    | AtOnceSpec
+    | RandomMmSpec
+    | SessionsSpec
     | FixedSpec
     | RepeatSpec
 )
+"""Workloads whose requests arrive by the clock."""
 
-WorkloadSpec = Annotated[AnySpec, Field(discriminator="kind")]
+
+class ClosedLoopSpec(SpecModel):
+    """Any other workload as a closed loop: its order and its prompts, not its arrival times.
+
+    Attributes:
+        concurrency: Requests in flight.
+        requests: Where the requests come from.
+    """
+
+    kind: Literal["closed-loop"] = "closed-loop"
+    concurrency: PositiveInt
+    requests: Annotated[OpenSpec, Field(discriminator="kind")]
+
+    def build(self, base_dir: Path, seed: int) -> Workload:
+        """The workload, with its concurrency set."""
+        inner = self.requests.build(base_dir, seed)
+        said = f"closed loop of {self.concurrency}, arrival times of the source not used"
+        return replace(
+            inner, concurrency=self.concurrency, assumptions=f"{inner.assumptions}; {said}".removeprefix("; ")
+        )
+
+
+WorkloadSpec = Annotated[OpenSpec | ClosedLoopSpec, Field(discriminator="kind")]
 """Any workload as a scenario file states it, told apart by `kind`."""
 
-_ADAPTER: TypeAdapter[AnySpec] = TypeAdapter(WorkloadSpec)
+_ADAPTER: TypeAdapter[OpenSpec | ClosedLoopSpec] = TypeAdapter(WorkloadSpec)
 
 
-def parse_workload_spec(spec: Mapping[str, Any]) -> AnySpec:
+def parse_workload_spec(spec: Mapping[str, Any]) -> OpenSpec | ClosedLoopSpec:
     """A description from plain data.
 
     Raises:
@@ -46,10 +75,10 @@ def parse_workload_spec(spec: Mapping[str, Any]) -> AnySpec:
     try:
         return _ADAPTER.validate_python(spec)
     except ValidationError as error:
-        raise as_input_error(error, "workload") from error
+        raise as_input_error(error, spec, "workload") from error
 
 
-def build_workload(spec: Mapping[str, Any] | AnySpec, base_dir: Path, seed: int) -> Workload:
+def build_workload(spec: Mapping[str, Any] | OpenSpec | ClosedLoopSpec, base_dir: Path, seed: int) -> Workload:
     """The workload that a description states.
 
     Args:

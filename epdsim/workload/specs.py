@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -17,6 +20,24 @@ class SpecModel(BaseModel):
     """Base of all descriptions: unknown keys are refused, NaN and infinity too, and values do not change once read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True)
+
+    def summary(self) -> str:
+        """What differs from the defaults, in one line: `lognormal (mean 1000, stdev 500)`."""
+        said = ", ".join(
+            f"{name} {_summary(value)}"
+            for name, field in type(self).model_fields.items()
+            if name != "kind" and (value := getattr(self, name)) != field.default
+        )
+        kind = getattr(self, "kind", "")
+        return f"{kind} ({said})" if kind and said else kind or said
+
+
+def _summary(value: object) -> str:
+    if isinstance(value, SpecModel):
+        return value.summary()
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_summary(part) for part in value) + "]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def resolve_path(text: str, base_dir: Path) -> Path:
@@ -40,18 +61,76 @@ def resolve_path(text: str, base_dir: Path) -> Path:
     return base_dir / Path(_VARIABLE.sub(value_of, text)).expanduser()
 
 
-def as_input_error(error: ValidationError, what: str) -> InputError:
-    """The first complaint of pydantic as one sentence that names the key.
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """One thing that pydantic found wrong, in the terms of who wrote the data.
+
+    Attributes:
+        key: Where it stands in the data: keys of mappings and places in lists, without pydantic's own names of union members.
+        value: What stands there, as text; empty when the key is missing or unknown.
+        rule: What is wrong with it.
+    """
+
+    key: tuple[str | int, ...]
+    value: str
+    rule: str
+
+    @property
+    def dotted(self) -> str:
+        """The key as one word."""
+        return ".".join(map(str, self.key)) or "the whole"
+
+
+def complaints(error: ValidationError, given: object) -> list[Complaint]:
+    """What pydantic found wrong with plain data.
+
+    Args:
+        error: What it raised.
+        given: The data that was validated.
+    """
+    found: list[Complaint] = []
+    for one in error.errors(include_url=False):
+        kind, context, rule = one["type"], one.get("ctx", {}), one["msg"].removeprefix("Value error, ")
+        key = _key_in(given, one["loc"], is_missing=kind == "missing")
+        value = "" if kind in {"missing", "extra_forbidden"} else shorten(repr(one["input"]), 80, placeholder="...")
+        if kind.startswith("union_tag"):
+            key = (*key, str(context.get("discriminator", "kind")).strip("'"))
+            value = repr(context["tag"]) if "tag" in context else ""
+            rule = (
+                f"must be one of {context['expected_tags']}"
+                if "tag" in context
+                else "is missing, and says what the rest means"
+            )
+        elif kind == "missing":
+            rule = "is missing"
+        elif kind == "extra_forbidden":
+            rule = "is not a key that is known here"
+        found.append(Complaint(key, value, rule))
+    return found
+
+
+def _key_in(given: object, location: tuple[str | int, ...], *, is_missing: bool) -> tuple[str | int, ...]:
+    key: list[str | int] = []
+    for place, part in enumerate(location):
+        is_index = isinstance(given, (list, tuple)) and isinstance(part, int) and part < len(given)
+        if is_index or (isinstance(given, Mapping) and part in given):
+            given = given[part]  # type: ignore[index]
+        elif not (is_missing and place == len(location) - 1):
+            continue  # A name that pydantic gives to a member of a union, not a key.
+        key.append(part)
+    return tuple(key)
+
+
+def as_input_error(error: ValidationError, given: object, what: str) -> InputError:
+    """The first complaint as one sentence.
 
     Args:
         error: What pydantic raised.
+        given: The data that was validated.
         what: The thing that was described, put in front of the key.
     """
-    first = error.errors(include_url=False)[0]
-    key = ".".join(str(part) for part in first["loc"])
-    given = "" if first["type"] in {"missing", "extra_forbidden"} else f" = {first['input']!r}"
-    rule = first["msg"].removeprefix("Value error, ")
-    more = error.error_count() - 1
+    first, *more = complaints(error, given)
+    value = f" = {first.value}" if first.value else ""
     return InputError(
-        f"{what}: {key or 'the whole'}{given}", rule, f"{more} more to correct after this" if more else ""
+        f"{what}: {first.dotted}{value}", first.rule, f"{len(more)} more to correct after this" if more else ""
     )

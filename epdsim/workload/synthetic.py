@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import numpy as np
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
@@ -137,13 +137,11 @@ class SyntheticSpec(PromptSpec):
     def build(self, base_dir: Path, seed: int) -> Workload:  # noqa: ARG002 - one signature for all kinds
         """The workload."""
         kind: str = self.kind  # type: ignore[attr-defined]
-        own: dict[str, Any] = self.model_dump(exclude_defaults=True, exclude={"kind"})
         return Workload(
             name=kind,
-            source=f"generated, seed {seed}",
+            source="generated",
             make_requests=partial(self.requests, seed),
-            assumptions="lengths, pictures and arrivals independent; "
-            + ", ".join(f"{key} {value}" for key, value in own.items()),
+            assumptions=f"lengths, pictures and arrivals independent; {self.summary()}; seed {seed}",
         )
 
 
@@ -161,6 +159,17 @@ class WeibullSpec(WeibullArrivals, SyntheticSpec):
 
 class ConstantSpec(ConstantArrivals, SyntheticSpec):
     """A constant rate."""
+
+
+class AtOnceSpec(SyntheticSpec):
+    """All requests at time 0: a batch, or what a closed loop sends from; needs `num_requests`."""
+
+    kind: Literal["at-once"] = "at-once"
+    num_requests: PositiveInt  # type: ignore[assignment]
+
+    def arrival_blocks_s(self, rng: np.random.Generator) -> Iterator[Floats]:  # noqa: ARG002 - one signature for all processes
+        """Endless zeros, in blocks of `BLOCK`."""
+        return repeat(np.zeros(BLOCK))
 
 
 class BurstsSpec(BurstArrivals, SyntheticSpec):
