@@ -65,7 +65,7 @@ class LegSent(Event, frozen=True):
         leg: `"encode"`, `"prefill"`, `"decode"` or `"aggregated"`.
         to: The instance chosen.
         body_bytes: Size of the HTTP body.
-        payload: What stands for media in it: `"full"`, `"metadata"`, `"raw"` or `"none"`.
+        payload: What stands for media in it: `"full"`, `"metadata"`, `"deferred"` (raw) or `"none"`.
         body_bytes_by_payload: For a leg with media: what the body would weigh under each choice, the one taken included.
     """
 

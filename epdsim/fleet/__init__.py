@@ -1,7 +1,7 @@
 """SimPy processes: each calls the core, adds time and emits events."""
 
+from epdsim.fleet.composer import PREFILL_PAYLOADS
 from epdsim.fleet.config import (
-    PREFILL_PAYLOADS,
     ROUTERS,
     TOPOLOGIES,
     EncodePool,

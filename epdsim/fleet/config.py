@@ -13,7 +13,6 @@ from epdsim.cost.lm import LmCost
 from epdsim.cost.render import RenderCost
 
 TOPOLOGIES = ("aggregated", "p+d", "e+pd", "e+p+d")
-PREFILL_PAYLOADS = ("full", "metadata", "raw")
 ROUTERS = ("round_robin", "least_loaded")
 
 
@@ -95,7 +94,7 @@ class FleetConfig:
         decode: The engines that generate; None when prefill does.
         encode: The encode instances; None when prefill encodes.
         prefill_payload: What stands for media on the way to prefill, once encode has them: full tensors, metadata only (vLLM issue
-            54658), or the raw media, fetched and rendered again by the worker (vLLM issue 46722).
+            54658), or deferred: the raw media, rendered again by the worker (vLLM issue 46722).
         ec_capacity_bytes: Of the EC store; None for no limit.
         dialect: The rules in force.
     """

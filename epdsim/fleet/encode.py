@@ -37,7 +37,7 @@ class EncodeInstance:
 
     Attributes:
         name: For events.
-        outstanding: Items submitted and not finished; what routers may see.
+        outstanding: Items sent to it and not finished, in the orchestrator's books; what routers may see.
     """
 
     def __init__(self, world: World, name: str, max_batch_items: int) -> None:
@@ -50,7 +50,6 @@ class EncodeInstance:
     def submit(self, job: EncodeJob) -> None:
         """Queue an item."""
         self._waiting.append(job)
-        self.outstanding += 1
         if not self._wake.triggered:
             self._wake.succeed()
 

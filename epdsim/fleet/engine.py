@@ -35,7 +35,7 @@ class EngineInstance:
 
     Attributes:
         name: For events.
-        outstanding: Requests submitted and not finished; what routers may see.
+        outstanding: Requests sent to it and not answered, in the orchestrator's books; what routers may see.
     """
 
     def __init__(self, world: World, name: str, pool: EnginePool) -> None:
@@ -46,6 +46,11 @@ class EngineInstance:
         self._jobs: dict[str, _Job] = {}
         self._wake = world.env.event()
         world.env.process(self._run())
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of its KV blocks."""
+        return self._pool.scheduler.block_size
 
     def submit(self, request: Request, rendered: RenderedRequest, *, is_visible: bool) -> simpy.Event:
         """Add a request; the event fires when it has all its tokens.
@@ -62,7 +67,6 @@ class EngineInstance:
         done = self._world.env.event()
         self._requests[request.request_id] = request
         self._jobs[request.request_id] = _Job(rendered, is_visible, done)
-        self.outstanding += 1
         if not self._wake.triggered:
             self._wake.succeed()
         return done
@@ -89,7 +93,7 @@ class EngineInstance:
     def _encode_ms(self, plan: StepPlan) -> float:
         """The encoder, where the engine runs it itself; one batch a step."""
         patches = [
-            self._jobs[request_id].rendered.media[index].encoder_patches
+            self._jobs[request_id].rendered.items[index].media.encoder_patches
             for request_id, indices in plan.scheduled_encoder_inputs.items()
             for index in indices
         ]
@@ -136,7 +140,6 @@ class EngineInstance:
     def _finish_request(self, request_id: str) -> None:
         job = self._jobs.pop(request_id)
         del self._requests[request_id]
-        self.outstanding -= 1
         if job.is_visible:
             self._world.emit(RequestFinished(self._world.env.now, self.name, request_id, job.output_tokens))
         job.done.succeed()

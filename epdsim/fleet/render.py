@@ -1,14 +1,17 @@
-"""Render: a workload's request becomes a prompt with placeholders, features and bytes."""
+"""Render: a workload's request becomes a prompt with placeholders, the four tables of its media, and their bytes."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from epdsim.core.items import Field, FieldData, MediaFeature, MediaItem, PlaceholderRange, TensorHandle
+from epdsim.core.items import Field, FieldData, MediaItem, PlaceholderRange, TensorHandle
+from epdsim.core.legs import RawMedia
 from epdsim.core.prompt import RunPrompt, TokenRun
-from epdsim.fleet.bodies import ItemBytes, item_bytes
+from epdsim.core.rules import Dialect
+from epdsim.core.slots import DeclaredFields, FeatureTables, Rendered, extract_features
 from epdsim.media import Family, RenderedMedia
 from epdsim.workload.request import MediaRef, WorkloadRequest
 
@@ -18,6 +21,26 @@ JPEG_BYTES_PER_PIXEL = 0.15
 WAV_BYTES_PER_S = 32_000
 """16 kHz, 16 bit, one channel."""
 
+PIXELS_PER_TOKEN = 1024
+"""Where a source states a picture's tokens in place of its size: one of Qwen3-VL's tokens covers 32 x 32."""
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedItem:
+    """One item of a request.
+
+    Attributes:
+        mm_hash: Its content hash.
+        media: What the family says of it.
+        pixels: To preprocess, over all frames.
+        raw: The client's file, as a leg with raw media carries it.
+    """
+
+    mm_hash: str
+    media: RenderedMedia
+    pixels: int
+    raw: RawMedia
+
 
 @dataclass(frozen=True, slots=True)
 class RenderedRequest:
@@ -26,23 +49,24 @@ class RenderedRequest:
     Attributes:
         source: The workload's request.
         prompt: Text runs and placeholders.
-        features: Full items in order of offset.
-        media: Beside each feature, what the family says of its item (encoder work, embedding bytes).
-        item_bytes: Beside each feature, what it weighs on the wire.
-        pixels: Beside each feature, the pixels to preprocess.
+        tables: Hashes, placeholders, payload and metadata; None without media.
+        items: In order of offset.
     """
 
     source: WorkloadRequest
     prompt: RunPrompt
-    features: tuple[MediaFeature, ...]
-    media: tuple[RenderedMedia, ...]
-    item_bytes: tuple[ItemBytes, ...]
-    pixels: tuple[int, ...]
+    tables: FeatureTables[MediaItem] | None
+    items: tuple[RenderedItem, ...]
 
     @property
-    def payload_bytes(self) -> int:
-        """Raw tensor bytes of all items."""
-        return sum(feature.data.nbytes for feature in self.features if feature.data is not None)
+    def num_media_tokens(self) -> int:
+        """Placeholder tokens in all."""
+        return sum(item.media.num_tokens for item in self.items)
+
+    @property
+    def media(self) -> Mapping[str, RenderedMedia]:
+        """The distinct items by hash, in order of first occurrence."""
+        return {item.mm_hash: item.media for item in self.items}
 
 
 class ProcessorCache:
@@ -66,63 +90,68 @@ class ProcessorCache:
 
 
 class Renderer:
-    """Turns workload requests into prompts and features of one model family."""
+    """Turns workload requests into prompts and tables of one model family.
 
-    def __init__(self, family: Family) -> None:
-        self.family = family
+    Args:
+        family: The model family.
+        dialect: Whose tables (releases leave gaps in them).
+        notices: Takes the family's one notice when its declared fields cannot be read.
+    """
+
+    def __init__(self, family: Family, dialect: Dialect, notices: list[str]) -> None:
+        self.family, self._dialect = family, dialect
+        self._declared = DeclaredFields(family.declared_metadata_fields, notices.append)
         self._geometries: dict[tuple[object, ...], RenderedMedia] = {}
-        self._weights: dict[tuple[int, int], ItemBytes] = {}
 
     def render(self, request: WorkloadRequest) -> RenderedRequest:
         """The request as the family lays it out.
 
         Raises:
-            InputError: The family cannot take one of the media; the message names the request.
+            InputError: The family cannot take one of the media, or the dialect's tables are refused by its own check.
         """
         runs: list[TokenRun] = []
-        features: list[MediaFeature] = []
-        media: list[RenderedMedia] = []
-        weights: list[ItemBytes] = []
-        pixels: list[int] = []
+        items: list[RenderedItem] = []
+        hashes: dict[str, list[str]] = {}
+        placeholders: dict[str, list[PlaceholderRange]] = {}
+        payload: dict[str, list[MediaItem | None]] = {}
         offset = 0
         for part in request.parts:
             if isinstance(part, TokenRun):
                 runs.append(part)
                 offset += part.length
                 continue
-            rendered = self.geometry(part)
-            mm_hash = content_hash(part)
-            marker = ("marker", part.modality)
-            runs.append(TokenRun((*marker, "before"), 0, rendered.prefix_tokens))
-            runs.append(TokenRun(("placeholder", mm_hash), 0, rendered.num_tokens))
-            runs.append(TokenRun((*marker, "after"), 0, rendered.suffix_tokens))
-            position = PlaceholderRange(offset + rendered.prefix_tokens, rendered.num_tokens, rendered.is_embed)
-            features.append(
-                MediaFeature(part.modality, mm_hash, position, _with_digests(rendered.item, mm_hash), mm_hash)
-            )
-            media.append(rendered)
-            weights.append(self._weigh(part, rendered))
-            pixels.append(_pixels(part, rendered))
-            offset += rendered.prefix_tokens + rendered.num_tokens + rendered.suffix_tokens
-        return RenderedRequest(request, RunPrompt(runs), tuple(features), tuple(media), tuple(weights), tuple(pixels))
+            item = self._item(part)
+            media, modality = item.media, part.modality
+            runs.append(TokenRun(("before", modality), 0, media.prefix_tokens))
+            runs.append(TokenRun(("placeholder", item.mm_hash), 0, media.num_tokens))
+            runs.append(TokenRun(("after", modality), 0, media.suffix_tokens))
+            offset += media.prefix_tokens
+            items.append(item)
+            hashes.setdefault(modality, []).append(item.mm_hash)
+            placeholders.setdefault(modality, []).append(PlaceholderRange(offset, media.num_tokens, media.is_embed))
+            payload.setdefault(modality, []).append(_with_digests(media.item, item.mm_hash))
+            offset += media.num_tokens + media.suffix_tokens
+        prompt = RunPrompt(runs)
+        tables = extract_features(
+            Rendered(prompt, hashes, placeholders, payload), self._declared, dialect=self._dialect
+        )
+        return RenderedRequest(request, prompt, tables, tuple(items))
 
-    def geometry(self, ref: MediaRef) -> RenderedMedia:
+    def _item(self, ref: MediaRef) -> RenderedItem:
+        media, mm_hash = self._geometry(ref), content_hash(ref)
+        pixels = (ref.height * ref.width or media.num_embeds * PIXELS_PER_TOKEN) * ref.num_frames
+        estimate = ref.duration_s * WAV_BYTES_PER_S if ref.modality == "audio" else pixels * JPEG_BYTES_PER_PIXEL
+        file_bytes = ref.file_bytes or int(estimate)
+        return RenderedItem(
+            mm_hash, media, pixels, RawMedia(ref.modality, mm_hash, url_chars=4 * ((file_bytes + 2) // 3))
+        )
+
+    def _geometry(self, ref: MediaRef) -> RenderedMedia:
         """What the family makes of a picture, clip or sound of this size; remembered by size."""
         key = (ref.modality, ref.height, ref.width, ref.num_frames, ref.duration_s, ref.num_tokens)
         found = self._geometries.get(key)
         if found is None:
             found = self._geometries[key] = self._render_media(ref)
-        return found
-
-    def _weigh(self, ref: MediaRef, rendered: RenderedMedia) -> ItemBytes:
-        file_bytes = ref.file_bytes or max(1, int(_pixels(ref, rendered) * JPEG_BYTES_PER_PIXEL))
-        if ref.modality == "audio" and not ref.file_bytes:
-            file_bytes = int(ref.duration_s * WAV_BYTES_PER_S)
-        key = (id(rendered), file_bytes)
-        found = self._weights.get(key)
-        if found is None:
-            declared = self.family.declared_metadata_fields(ref.modality)
-            found = self._weights[key] = item_bytes(rendered, declared, file_bytes)
         return found
 
     def _render_media(self, ref: MediaRef) -> RenderedMedia:
@@ -140,11 +169,6 @@ def content_hash(ref: MediaRef) -> str:
     """64 hex digits over identity and size, as long as the hashes on vLLM's wire."""
     text = f"{ref.modality}|{ref.content}|{ref.height}x{ref.width}x{ref.num_frames}|{ref.duration_s}|{ref.num_tokens}"
     return hashlib.blake2b(text.encode(), digest_size=32).hexdigest()
-
-
-def _pixels(ref: MediaRef, rendered: RenderedMedia) -> int:
-    """Pixels of all frames; from the tokens where a source states only these (a token of Qwen's grid covers 32 x 32)."""
-    return (ref.height * ref.width or rendered.num_embeds * 1024) * ref.num_frames
 
 
 def _with_digests(item: MediaItem, mm_hash: str) -> MediaItem:

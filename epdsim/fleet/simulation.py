@@ -49,6 +49,7 @@ def simulate(
         for _ in range(concurrency):
             world.env.process(_closed_loop(orchestrator, source))
     world.env.run()
+    orchestrator.fail_stuck()
     return float(world.env.now)
 
 
@@ -65,7 +66,7 @@ def _build(world: World, family: Family) -> Orchestrator:
         if config.encode
         else []
     )
-    return Orchestrator(world, Renderer(family), prefill, decode, encode)
+    return Orchestrator(world, Renderer(family, config.dialect, world.notices), prefill, decode, encode)
 
 
 def _engines(world: World, prefix: str, pool: EnginePool) -> list[EngineInstance]:

@@ -19,6 +19,7 @@ class World:
         config: The fleet.
         wants_detail: Whether events of detail are made at all.
         ec_store: Embeddings between encode and prefill.
+        notices: What the user should read once, for example a fallback that was taken.
     """
 
     def __init__(self, config: FleetConfig, sinks: Sequence[Sink], *, wants_detail: bool) -> None:
@@ -26,6 +27,7 @@ class World:
         self.config = config
         self.wants_detail = wants_detail
         self.ec_store = EcStore(config.ec_capacity_bytes)
+        self.notices: list[str] = []
         self._sinks = tuple(sinks)
 
     def emit(self, event: Event) -> None:

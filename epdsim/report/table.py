@@ -89,6 +89,6 @@ def _payload_rows(by_payload: Mapping[str, int]) -> list[tuple[str, str]]:
     labels = {
         "full": "to prefill, full payloads",
         "metadata": "to prefill, metadata only",
-        "raw": "to prefill, raw media deferred",
+        "deferred": "to prefill, raw media deferred",
     }
     return [(label, nbytes(by_payload.get(name, 0))) for name, label in labels.items()]

@@ -87,7 +87,7 @@ class FleetSpec(Strict):
     topology: Literal["aggregated", "p+d", "e+pd", "e+p+d"] = "aggregated"
     dialect: str = "ideal"
     router: Literal["round_robin", "least_loaded"] = "round_robin"
-    prefill_payload: Literal["full", "metadata", "raw"] = "metadata"
+    prefill_payload: Literal["full", "metadata", "deferred"] = "metadata"
     ec_capacity_gib: Annotated[float, Field(gt=0)] | None = None
     render: RenderPoolSpec = Field(default_factory=RenderPoolSpec)
     encode: EncodePoolSpec = Field(default_factory=EncodePoolSpec)
