@@ -1,0 +1,150 @@
+"""Send real plans to real ranks, and compare bytes, contents and times with what was predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from epdsim.core.errors import InputError
+from epdsim.core.plan import StepPlan
+from epdsim.cost.broadcast import BroadcastProfile, broadcast_ms
+from epdsim.payload.message import MessageSize, encode, message_size
+from epdsim.payload.ring import RingOptions, WireBytes, wire_bytes
+from epdsim.payload.tensors import tensor_digests
+from epdsim.payload.tp_workers import BroadcastResult, TpGroup
+
+DEFAULT_REPEATS = 25
+
+
+@dataclass(frozen=True, slots=True)
+class PlanBroadcast:
+    """One plan, predicted and real.
+
+    Attributes:
+        size: The message as predicted from handles alone.
+        predicted_wire: Bytes in the ring and per socket as predicted from that.
+        wires: What was really written and sent, one per broadcast.
+        received_bytes: What each rank really took, per broadcast.
+        sender_digests: Of the unique tensors as they were sent.
+        rank_digests: By rank, of what it received.
+        predicted_ms: By the profile.
+        times_ms: Sorted real times, one per timed repeat.
+    """
+
+    size: MessageSize
+    predicted_wire: WireBytes
+    wires: tuple[WireBytes, ...]
+    received_bytes: tuple[tuple[int, ...], ...]
+    sender_digests: tuple[str, ...]
+    rank_digests: tuple[tuple[str, ...], ...]
+    predicted_ms: float
+    times_ms: tuple[float, ...]
+
+    @property
+    def are_bytes_equal(self) -> bool:
+        """Whether in every broadcast the wire carried, and every rank took, exactly the predicted bytes."""
+        taken = {count for counts in self.received_bytes for count in counts}
+        return set(self.wires) == {self.predicted_wire} and taken == {self.size.total_bytes}
+
+    @property
+    def are_digests_equal(self) -> bool:
+        """Whether every rank held exactly the sender's tensors."""
+        return all(digests == self.sender_digests for digests in self.rank_digests)
+
+    @property
+    def median_ms(self) -> float:
+        """Median of the real times."""
+        return median(self.times_ms)
+
+    @property
+    def is_within_spread(self) -> bool:
+        """Whether the predicted time lies between the shortest and the longest real one."""
+        return self.times_ms[0] <= self.predicted_ms <= self.times_ms[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class RealBroadcastReport:
+    """All plans at one number of ranks.
+
+    Attributes:
+        readers: Ranks.
+        plans: In the order given.
+    """
+
+    readers: int
+    plans: tuple[PlanBroadcast, ...]
+
+    @property
+    def are_bytes_equal(self) -> bool:
+        """Whether every plan's bytes were as predicted."""
+        return all(one.are_bytes_equal for one in self.plans)
+
+    @property
+    def are_digests_equal(self) -> bool:
+        """Whether every rank held the sender's tensors for every plan (TP-SAME)."""
+        return all(one.are_digests_equal for one in self.plans)
+
+    @property
+    def num_within_spread(self) -> int:
+        """Plans whose predicted time lies within the spread of the real ones."""
+        return sum(one.is_within_spread for one in self.plans)
+
+
+def run_real_broadcast(
+    plans: Sequence[StepPlan],
+    readers: int,
+    profile: BroadcastProfile,
+    repeats: int = DEFAULT_REPEATS,
+    *,
+    timeout_s: float = RingOptions.timeout_s,
+) -> RealBroadcastReport:
+    """Broadcast every plan to a group of ranks and compare with the prediction.
+
+    The first round makes memory warm, is digested by every rank and not timed. The rounds after it send all plans in turn, so that
+    a slow spell of the machine falls on all plans alike.
+
+    Args:
+        plans: Their handles have bytes or tensors behind them.
+        readers: Ranks to start.
+        profile: Its `chunk_bytes` and `in_band` shape the transport, its constants predict the times.
+        repeats: Timed rounds, at least 1.
+        timeout_s: As in `RingOptions`.
+
+    Raises:
+        InputError: No plans, no ranks or no rounds.
+        RankLostError: A rank died or stopped answering.
+        TypeError: A handle has no bytes behind it.
+    """
+    if not plans or repeats < 1:
+        raise InputError(f"{len(plans)} plans, {repeats} repeats", "at least one of each is needed")
+    options = RingOptions(chunk_bytes=profile.chunk_bytes, timeout_s=timeout_s)
+    with TpGroup(readers, options, in_band=profile.in_band) as group:
+        largest = max(range(len(plans)), key=lambda index: message_size(plans[index]).total_bytes)
+        group.broadcast(plans[largest], digest=False)  # memory grows once, to its final size
+        digested = [group.broadcast(plan) for plan in plans]
+        rounds = [[group.broadcast(plan, digest=False) for plan in plans] for _ in range(repeats)]
+    return RealBroadcastReport(
+        readers,
+        tuple(
+            _compare(plan, readers, profile, first, repeated)
+            for plan, first, *repeated in zip(plans, digested, *rounds, strict=True)
+        ),
+    )
+
+
+def _compare(
+    plan: StepPlan, readers: int, profile: BroadcastProfile, first: BroadcastResult, repeated: Sequence[BroadcastResult]
+) -> PlanBroadcast:
+    size = message_size(plan)
+    everything = (first, *repeated)
+    return PlanBroadcast(
+        size=size,
+        predicted_wire=wire_bytes(size.total_bytes, profile.chunk_bytes),
+        wires=tuple(result.wire for result in everything),
+        received_bytes=tuple(result.received_bytes for result in everything),
+        sender_digests=tensor_digests(encode(plan).tensors),
+        rank_digests=first.digests,
+        predicted_ms=broadcast_ms(size.load(readers), profile).total_ms,
+        times_ms=tuple(sorted(result.total_ms for result in repeated)),
+    )
