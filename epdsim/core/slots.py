@@ -303,10 +303,15 @@ def check_tables(tables: FeatureTables[S], num_prompt_tokens: int | None = None)
                     f"mm_hashes.{modality} has length {len(hashes)}",
                     "give every item one slot",
                 )
-    _check_spans(tables, num_prompt_tokens)
+    check_spans(tables, num_prompt_tokens)
 
 
-def _check_spans(tables: FeatureTables[S], num_prompt_tokens: int | None) -> None:
+def check_spans(tables: FeatureTables[S], num_prompt_tokens: int | None = None) -> None:
+    """Refuse placeholders that overlap or, where the length of the prompt is known, leave it.
+
+    Raises:
+        InputError: With the placeholders.
+    """
     previous: tuple[str, int] | None = None
     for modality, i in tables.positions():
         span, place = tables.mm_placeholders[modality][i], f"mm_placeholders.{modality}[{i}]"
