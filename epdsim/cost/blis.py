@@ -1,8 +1,8 @@
 """Step costs with the constants that the BLIS simulator (inference-sim) publishes, for comparison.
 
 BLIS says of its fitted form that on 36 held-out runs of text models the median error was 6.7 % in the mean end-to-end time and
-17.6 % in the mean time to first token. Its factor on prefill operations comes from short prompts: at thousands of tokens per step it
-stays several times below measured kernels, where `RooflineLm` or a table is the better choice. BLIS has no encoder stage.
+17.6 % in the mean time to first token. Its factor on prefill operations comes from short prompts: at thousands of tokens per step
+it stays several times below measured kernels, where `RooflineLm` or a table is the better choice. BLIS has no encoder stage.
 """
 
 from __future__ import annotations

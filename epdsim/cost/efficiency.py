@@ -167,8 +167,8 @@ LM_EFFICIENCY: Mapping[str, LmEfficiency] = MappingProxyType(
 """Constants of the language model roofline by GPU.
 
 Fitted to step times that AIConfigurator 0.12.0 models for Qwen3-VL 2B, 4B, 8B, 32B (TP 1, 2, 4) and 30B-A3B on vLLM 0.24, bf16:
-least squares of the logarithm of the ratio with a soft limit on outliers, prefill rows counted twice, the MFUs of prefill and decode
-held equal. L40S leaves out TP 4, where the tool's all-reduces take four times as long as their ring bytes.
+least squares of the logarithm of the ratio with a soft limit on outliers, prefill rows counted twice, the MFUs of prefill and
+decode held equal. L40S leaves out TP 4, where the tool's all-reduces take four times as long as their ring bytes.
 """
 
 ENCODE_EFFICIENCY: Mapping[str, EncodeEfficiency] = MappingProxyType(
@@ -180,8 +180,8 @@ ENCODE_EFFICIENCY: Mapping[str, EncodeEfficiency] = MappingProxyType(
         "l40s": EncodeEfficiency(mfu=0.359, mfu_attention=0.472, weight_bandwidth=0.979, fixed_ms=0.32, layer_us=28.3),
         # The H100's times the ratios of measured kernels as above: 2.5 times its run time at 640 x 640, 3.1 at 1920 x 1080.
         "a100": replace(_H100_ENCODE, mfu=0.5, mfu_attention=0.456, weight_bandwidth=0.446),
-        # No table: chosen so that four 1920 x 1080 pictures take the tower of Qwen2.5-VL-72B about 490 ms (SGLang blog of 2026-01-12:
-        # 492, 466 and 524 ms at TP 2, 4 and 8, the size of its pictures taken from its other runs).
+        # No table: chosen so that four 1920 x 1080 pictures take the tower of Qwen2.5-VL-72B about 490 ms (SGLang blog of
+        # 2026-01-12: 492, 466 and 524 ms at TP 2, 4 and 8, the size of its pictures taken from its other runs).
         "h20": replace(_H100_ENCODE, mfu=0.95, mfu_attention=0.85),
     }
 )

@@ -142,7 +142,7 @@ class TableEncode:
         if len(rows) < 3:
             raise InputError("encoder table", "needs three rows or more")
         self._pair_ms = fit_linear_encode(rows).pair_ms
-        rest = [(r.num_images * r.patches_per_image, r.encoder_ms - self._pair_ms * _pairs(r)) for r in rows]
+        rest = [(r.num_images * r.patches_per_image, max(r.encoder_ms - self._pair_ms * _pairs(r), 0.0)) for r in rows]
         self._curve = Curve(rising(mean_by_x(rest)))
 
     @classmethod

@@ -31,10 +31,10 @@ class Link:
         """Milliseconds until the last byte is there.
 
         Raises:
-            InputError: When `nbytes` is negative.
+            InputError: When `nbytes` is negative or not a number.
         """
-        if nbytes < 0:
-            raise InputError(f"{nbytes} bytes", "a transfer cannot be negative")
+        if not nbytes >= 0:
+            raise InputError(f"a transfer of {nbytes} bytes", "must be 0 or more")
         return self.latency_ms + nbytes * self._byte_ms
 
     def __repr__(self) -> str:

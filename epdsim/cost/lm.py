@@ -95,7 +95,7 @@ class RooflineLm:
     Args:
         model: A language model or its name.
         gpu_type: A GPU or its name.
-        tp: GPUs that share the model; operations, weights and KV cache are split evenly.
+        tp: GPUs that share the model; operations and weights are split evenly, the KV cache as far as it has heads.
         efficiency: The fitted constants; by default those of the GPU.
 
     Raises:
@@ -141,7 +141,7 @@ class RooflineLm:
         self._miss = 1 - spec.experts_per_token / spec.experts if spec.experts else 1.0
         score_ms = 4 * flop_ms / eff.mfu_attention
         self._pair_ms, self._sliding_pair_ms = score_ms * spec.score_values, score_ms * spec.sliding_score_values
-        kv_ms = byte_ms / eff.kv_bandwidth
+        kv_ms = 1e3 / (card.hbm_bytes_per_s * min(tp, spec.kv_heads) * eff.kv_bandwidth)
         self._kv_ms = spec.full_kv_bytes_per_token * kv_ms
         self._sliding_kv_ms = (spec.kv_bytes_per_token - spec.full_kv_bytes_per_token) * kv_ms
         self._window = spec.sliding_window

@@ -25,10 +25,10 @@ class TableLm:
     curve from zero and of its convex part from the decode tokens on.
 
     Args:
-        rows: At least two prefill rows, or one decode row, or both.
+        rows: Two or more prefill rows, or one or more decode rows, or both.
 
     Raises:
-        InputError: When there is no row, or a phase is asked for of which there is none.
+        InputError: When there are fewer.
     """
 
     __slots__ = (
@@ -48,20 +48,20 @@ class TableLm:
         decode = [row for row in rows if row.phase == "decode"]
         if not rows:
             raise InputError("step latency table", "has no rows")
+        if len(prefill) == 1:
+            raise InputError("step latency table", "has one prefill row", "give two or more, or decode rows only")
         self._has_prefill, self._has_decode = bool(prefill), bool(decode)
         self._pair_ms = fit_linear(prefill).pair_ms if len(prefill) > 2 else 0.0
-        rest = [
-            (
-                row.batch * row.context_tokens,
-                row.step_ms - self._pair_ms * row.batch * chunk_pairs(0, row.context_tokens),
-            )
-            for row in prefill
-        ]
+        rest: list[tuple[float, float]] = []
+        for row in prefill:
+            tokens, pairs, _, _ = row_load(row)
+            rest.append((tokens, max(row.step_ms - self._pair_ms * pairs, 0.0)))
         points = rising(mean_by_x(rest)) or [(0.0, 0.0)]
-        self._base_ms = points[0][1]
         self._prefill = Curve(points)
-        self._hull = Curve(lower_hull([(0.0, self._base_ms), *(point for point in points if point[0] > 0)]))
         self._batches, self._contexts, self._grid = _decode_grid(decode) if decode else ([], [], [])
+        # A prefill step holds at least what the smallest decode step holds, so that a decode request never makes a step shorter.
+        self._base_ms = min(points[0][1], self._grid[0][0]) if decode else points[0][1]
+        self._hull = Curve(lower_hull([(0.0, self._base_ms), *(point for point in points if point[0] > 0)]))
 
     @classmethod
     def from_csv(cls, path: Path, which: Selection = ANY) -> TableLm:

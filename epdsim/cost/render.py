@@ -68,7 +68,13 @@ class RenderCost:
         self._text_ms = non_negative("text_token_us", text_token_us) * 1e-3
 
     def preprocess_ms(self, pixels: float) -> float:
-        """Milliseconds of resize, normalise and patch layout of one image; all frames' pixels for a clip."""
+        """Milliseconds of resize, normalise and patch layout of one image; all frames' pixels for a clip.
+
+        Raises:
+            InputError: When `pixels` is negative or not a number.
+        """
+        if not pixels >= 0:
+            raise InputError(f"a picture of {pixels} pixels", "must be 0 or more")
         xs, ys = self._pixels, self._millis
         if pixels <= xs[0]:
             return ys[0]
