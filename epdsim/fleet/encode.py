@@ -60,7 +60,7 @@ class EncodeInstance:
                 self._wake = world.env.event()
                 yield self._wake
             batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._max_batch_items))]
-            yield world.env.timeout(world.config.costs.encode.encode_ms([job.patches for job in batch]))
+            yield world.after(world.config.costs.encode.encode_ms([job.patches for job in batch]))
             for job in batch:
                 world.ec_store.publish(job.mm_hash)
                 self.outstanding -= 1

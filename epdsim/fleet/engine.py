@@ -15,7 +15,7 @@ from epdsim.core.strip import payload_kind
 from epdsim.events import Admitted, EcLoaded, FirstToken, Preempted, RequestFinished, StepFinished, StepPlanned
 from epdsim.fleet.config import EnginePool
 from epdsim.fleet.render import RenderedRequest
-from epdsim.fleet.step_cost import StepBroadcast, step_broadcast, step_load
+from epdsim.fleet.step_cost import BroadcastCost, StepBroadcast, step_load
 from epdsim.fleet.world import World
 
 
@@ -42,6 +42,7 @@ class EngineInstance:
         self.name, self.outstanding = name, 0
         self._world, self._pool = world, pool
         self._scheduler = Scheduler(pool.scheduler, world.config.dialect)
+        self._broadcast = BroadcastCost(world.config.costs.broadcast, pool.tp)
         self._requests: dict[str, Request] = {}
         self._jobs: dict[str, _Job] = {}
         self._wake = world.env.event()
@@ -72,7 +73,7 @@ class EngineInstance:
         return done
 
     def _run(self) -> Generator[simpy.Event, Any, None]:
-        env, costs, scheduler = self._world.env, self._world.config.costs, self._scheduler
+        env, scheduler = self._world.env, self._scheduler
         while True:
             plan = scheduler.schedule()
             if plan.total_num_scheduled_tokens == 0:
@@ -83,11 +84,11 @@ class EngineInstance:
                 continue
             started_ms = env.now
             self._emit_decisions(plan)
-            broadcast = step_broadcast(plan, self._requests, costs.broadcast, self._pool.tp)
+            broadcast = self._broadcast.of(plan, self._requests)
             encode_ms = self._encode_ms(plan)
             duration_ms = broadcast.total_ms + encode_ms + self._ec_load_ms(plan)
             duration_ms += self._pool.lm.step_ms(step_load(plan, self._requests))
-            yield env.timeout(duration_ms)
+            yield self._world.step_end(duration_ms)
             self._finish_step(plan, started_ms, broadcast, encode_ms)
 
     def _encode_ms(self, plan: StepPlan) -> float:

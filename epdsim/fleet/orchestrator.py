@@ -89,7 +89,7 @@ class Orchestrator:
             fresh = [item.pixels for item, hit in zip(items, hits, strict=True) if not hit]
             known = [item.pixels for item, hit in zip(items, hits, strict=True) if hit]
             num_text_tokens = rendered.prompt.num_tokens - rendered.num_media_tokens
-            yield world.env.timeout(world.config.costs.render.render_ms(fresh, num_text_tokens, known))
+            yield world.after(world.config.costs.render.render_ms(fresh, num_text_tokens, known))
         world.emit(
             Rendered(
                 world.env.now,
@@ -129,7 +129,7 @@ class Orchestrator:
         instance.outstanding += 1
         done = self._encoding[mm_hash] = world.env.event()
         job = EncodeJob(request_id, mm_hash, media.encoder_patches, media.embedding_bytes, done)
-        arrival = world.env.timeout(self._way_ms(nbytes))
+        arrival = world.after(self._way_ms(nbytes))
         arrival.callbacks.append(lambda _: instance.submit(job))
 
     def _generate(self, rendered: RenderedRequest) -> Steps:
@@ -168,11 +168,11 @@ class Orchestrator:
         leg = decode_call(rendered, -(-num_tokens // engine.block_size))
         nbytes = body_bytes(leg)
         world.emit(LegSent(world.env.now, NAME, source.request_id, "decode", engine.name, nbytes))
-        yield world.env.timeout(self._way_ms(nbytes))
+        yield world.after(self._way_ms(nbytes))
         kv_bytes = num_tokens * world.config.costs.kv_bytes_per_token
         with self._kv_wires[engine.name].request() as turn:
             yield turn
-            yield world.env.timeout(world.config.costs.kv_link.transfer_ms(kv_bytes))
+            yield world.after(world.config.costs.kv_link.transfer_ms(kv_bytes))
         world.emit(KvTransferred(world.env.now, engine.name, source.request_id, prefill.name, kv_bytes))
         request = Request(
             source.request_id,
@@ -191,7 +191,7 @@ class Orchestrator:
         """Send a request to an engine and wait for its answer; in the orchestrator's books from sending on."""
         engine.outstanding += 1
         try:
-            yield self._world.env.timeout(way_ms)
+            yield self._world.after(way_ms)
             yield engine.submit(request, rendered, is_visible=is_visible)
         finally:
             engine.outstanding -= 1

@@ -13,7 +13,7 @@ from epdsim.fleet.encode import EncodeInstance
 from epdsim.fleet.engine import EngineInstance
 from epdsim.fleet.orchestrator import Orchestrator
 from epdsim.fleet.render import Renderer
-from epdsim.fleet.world import World
+from epdsim.fleet.world import World, on_grid
 from epdsim.media import Family
 from epdsim.workload.request import WorkloadRequest
 
@@ -44,7 +44,7 @@ def simulate(
     orchestrator = _build(world, family)
     source = iter(requests)
     if concurrency is None:
-        world.env.process(_open_loop(world.env, orchestrator, source))
+        world.env.process(_open_loop(world, orchestrator, source))
     else:
         for _ in range(concurrency):
             world.env.process(_closed_loop(orchestrator, source))
@@ -74,12 +74,12 @@ def _engines(world: World, prefix: str, pool: EnginePool) -> list[EngineInstance
 
 
 def _open_loop(
-    env: simpy.Environment, orchestrator: Orchestrator, source: Iterable[WorkloadRequest]
+    world: World, orchestrator: Orchestrator, source: Iterable[WorkloadRequest]
 ) -> Generator[simpy.Event, Any, None]:
     for request in source:
-        if request.arrival_ms > env.now:
-            yield env.timeout(request.arrival_ms - env.now)
-        env.process(orchestrator.handle(request))
+        if on_grid(request.arrival_ms) > world.env.now:
+            yield world.after(request.arrival_ms - world.env.now)
+        world.env.process(orchestrator.handle(request))
 
 
 def _closed_loop(orchestrator: Orchestrator, source: Iterable[WorkloadRequest]) -> Generator[simpy.Event, Any, None]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from epdsim.core.plan import StepPlan
+from epdsim.core.plan import CachedRequestData, StepPlan
 from epdsim.core.request import Request
 from epdsim.cost.broadcast import BroadcastProfile, broadcast_ms
 from epdsim.cost.lm import StepLoad
-from epdsim.payload.message import message_size
+from epdsim.payload.message import MessageSize, message_size
 
 
 def step_load(plan: StepPlan, requests: Mapping[str, Request]) -> StepLoad:
@@ -48,13 +48,37 @@ class StepBroadcast:
     unstripped_bytes: int
 
 
-def step_broadcast(
-    plan: StepPlan, requests: Mapping[str, Request], profile: BroadcastProfile, readers: int
-) -> StepBroadcast:
-    """Weigh a plan and say how long its delivery takes."""
-    size = message_size(plan)
-    unstripped = size if not size.num_items else message_size(_unstripped(plan, requests))
-    return StepBroadcast(broadcast_ms(size.load(readers), profile).total_ms, size.total_bytes, unstripped.total_bytes)
+class BroadcastCost:
+    """Weighs plans and says how long their delivery takes.
+
+    Args:
+        profile: The host's constants.
+        readers: Tensor-parallel ranks.
+    """
+
+    def __init__(self, profile: BroadcastProfile, readers: int) -> None:
+        self._profile, self._readers = profile, readers
+        self._plain: dict[int, StepBroadcast] = {}
+
+    def of(self, plan: StepPlan, requests: Mapping[str, Request]) -> StepBroadcast:
+        """Of any plan; exact where requests are admitted, `plain` where none is."""
+        if not plan.new:
+            return self.plain(len(plan.num_scheduled_tokens))
+        size = message_size(plan)
+        unstripped = message_size(_unstripped(plan, requests)) if size.num_items else size
+        return StepBroadcast(self._total_ms(size), size.total_bytes, unstripped.total_bytes)
+
+    def plain(self, num_requests: int) -> StepBroadcast:
+        """Of a plan that only goes on with requests; rows are taken as equally long, so that their number says it."""
+        found = self._plain.get(num_requests)
+        if found is None:
+            rows = [CachedRequestData(f"request-{row:016d}", 1024, None) for row in range(num_requests)]
+            size = message_size(StepPlan(1024, {row.request_id: 1 for row in rows}, cached=rows))
+            found = self._plain[num_requests] = StepBroadcast(self._total_ms(size), size.total_bytes, size.total_bytes)
+        return found
+
+    def _total_ms(self, size: MessageSize) -> float:
+        return broadcast_ms(size.load(self._readers), self._profile).total_ms
 
 
 def _unstripped(plan: StepPlan, requests: Mapping[str, Request]) -> StepPlan:

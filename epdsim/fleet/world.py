@@ -1,14 +1,30 @@
-"""What all processes of one simulated fleet share: the clock, the configuration, the event sinks, the EC store."""
+"""What all processes of one simulated fleet share: the clock, the configuration, the event sinks, the EC store.
+
+Time stands on a grid of 2^-20 milliseconds (about a nanosecond), so that sums of durations are exact and many steps taken at once
+end at the same instant as one by one (property FWD-EQ). What happens at the instant at which a step ends is seen by the next step:
+ends of steps come last within an instant.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import simpy
+from simpy.events import EventPriority
 
 from epdsim.core.ec_store import EcStore
 from epdsim.events import Event, Sink
 from epdsim.fleet.config import FleetConfig
+
+TICKS_PER_MS = 1 << 20
+_LAST = cast("EventPriority", 2)
+"""SimPy's priorities are 0 (urgent) and 1 (normal); a larger number comes later within an instant."""
+
+
+def on_grid(duration_ms: float) -> float:
+    """The nearest duration on the grid of time."""
+    return round(duration_ms * TICKS_PER_MS) / TICKS_PER_MS
 
 
 class World:
@@ -34,3 +50,14 @@ class World:
         """Hand an event to every sink."""
         for sink in self._sinks:
             sink(event)
+
+    def after(self, duration_ms: float) -> simpy.Event:
+        """Fires after a duration."""
+        return self.env.timeout(on_grid(duration_ms))
+
+    def step_end(self, duration_ms: float) -> simpy.Event:
+        """Fires after a duration, behind everything else that happens at that instant."""
+        event = self.env.event()
+        event._ok, event._value = True, None  # noqa: SLF001 - SimPy's Timeout does the same; it takes no priority
+        self.env.schedule(event, priority=_LAST, delay=on_grid(duration_ms))
+        return event
