@@ -93,7 +93,7 @@ class PositionScheme:
     name: str
     num_dims: int
     place: Placement | None = None
-    fields: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    fields: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}), hash=False)
     spatial_merge_size: int = 2
     tokens_per_second: float | None = None
 
