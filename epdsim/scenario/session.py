@@ -18,6 +18,7 @@ from epdsim.report.table import millis, nbytes, print_table, summary_rows
 from epdsim.scenario.claims import Comparison, Verdict, compare, judge
 from epdsim.scenario.loader import Scenario, load_scenario
 from epdsim.scenario.points import Point, metric
+from epdsim.scenario.real import RealRun, real_rows, run_real_point
 from epdsim.scenario.runner import ScenarioResult, run_scenario
 
 _SHOW_EVERY = 500
@@ -132,8 +133,7 @@ def print_result(result: ScenarioResult, verdicts: Sequence[Verdict]) -> None:
     comparisons = compare(result)
     if comparisons:
         _print_comparisons(comparisons, result)
-    for verdict in verdicts:
-        console.print(f"{'holds' if verdict.holds else 'FAILS'}  {verdict.sentence}")
+    _print_verdicts(verdicts)
 
 
 def _print_runs(result: ScenarioResult) -> None:
@@ -179,3 +179,61 @@ def _print_comparisons(comparisons: Sequence[Comparison], result: ScenarioResult
     print_table(
         "published beside simulated", ["at", "metric", "published", "simulated", "deviation", "point"], rows, caption
     )
+
+
+def run_real(path: Path, overrides: Sequence[str], profile: Path | None, *, seed: int | None, as_json: bool) -> bool:
+    """Run a scenario's broadcasts with real tensors; whether bytes and digests are as they must be.
+
+    Times are judged too when a profile of this host is given: without one the constants are another host's.
+    """
+    scenario = load(path, overrides, profile)
+    chosen = scenario.spec.seed if seed is None else seed
+    runs: list[RealRun] = []
+    with _Progress(len(scenario.points)) as progress:
+        for point in scenario.points:
+            progress.start(point)
+            runs.append(run_real_point(scenario, point, chosen))
+    plans = [plan for run in runs for plan in run.report.plans]
+    verdicts = [
+        Verdict(
+            all(plan.are_digests_equal for plan in plans),
+            f"every rank holds the sender's tensors in {len(plans)} plans",
+        ),
+        Verdict(all(plan.are_bytes_equal for plan in plans), "bytes on the wire equal the predicted bytes"),
+    ]
+    within = sum(plan.is_within_spread for plan in plans)
+    told = f"predicted times within the spread of repeated runs: {within} of {len(plans)} plans"
+    if profile is not None:
+        verdicts.append(Verdict(within == len(plans), told))
+    if as_json:
+        body = {
+            "scenario": scenario.spec.name,
+            "seed": chosen,
+            "runs": [dataclasses.asdict(run) for run in runs],
+            "claims": [dataclasses.asdict(verdict) for verdict in verdicts],
+        }
+        sys.stdout.write(json.dumps(body, indent=2, sort_keys=True) + "\n")
+    else:
+        columns = [
+            "at",
+            "plan",
+            "message B",
+            "wire B",
+            "bytes",
+            "digests",
+            "predicted ms",
+            "min / median / max ms",
+            "within",
+        ]
+        print_table(f"{scenario.spec.name}: real tensors", columns, real_rows(runs))
+        if profile is None:
+            Console(highlight=False).print(
+                f"{told} (constants of another host; measure yours: epdsim calibrate -o FILE)"
+            )
+        _print_verdicts(verdicts)
+    return all(verdict.holds for verdict in verdicts)
+
+
+def _print_verdicts(verdicts: Sequence[Verdict]) -> None:
+    for verdict in verdicts:
+        Console(highlight=False).print(f"{'holds' if verdict.holds else 'FAILS'}  {verdict.sentence}")
