@@ -61,7 +61,7 @@ def _content(given: Any) -> Hashable:
     """Content names as JSON has them: text, whole numbers, and lists of them, which are tuples here."""
     if isinstance(given, list):
         return tuple(_content(part) for part in given)
-    if isinstance(given, str) or (type(given) is int and abs(given) < 2**63):
+    if isinstance(given, str) or type(given) is int:
         return given
     raise ValueError(f"has the content {given!r}, which is not a text, a whole number or a list of them")
 
@@ -123,6 +123,26 @@ def _media(item: _Item) -> MediaRef:
     )
 
 
+def _check(line: _Line) -> None:
+    """ValueError for numbers that no request has."""
+    if not 0 <= line.timestamp < math.inf:
+        raise ValueError(f"has timestamp {line.timestamp:g}, and time starts at 0")
+    if line.input_length < 0 or line.output_length < 1:
+        rule = "an output has at least 1 token and an input none below 0"
+        raise ValueError(f"has input_length {line.input_length} and output_length {line.output_length}, but {rule}")
+    if not line.input_length and not line.mm_items:
+        raise ValueError("has input_length 0 and no mm_items, but a prompt has text or media")
+
+
+def _request(line: _Line, number: int, arrival_ms: float, block_tokens: int) -> WorkloadRequest:
+    """The request of a line; ValueError when its parts contradict each other."""
+    request_id = line.request_id or f"line-{number}"
+    parts = _parts(line, _text(line, request_id, block_tokens))
+    return WorkloadRequest(
+        request_id, arrival_ms, parts, line.output_length, line.session_id, line.priority, line.slo_class
+    )
+
+
 def _timed_rows(path: Path, *, strict: bool) -> Iterator[TimedRow[_Line]]:
     decoder = msgspec.json.Decoder(_StrictLine if strict else _Line)
     for number, text in read_lines(path):
@@ -134,17 +154,10 @@ def _timed_rows(path: Path, *, strict: bool) -> Iterator[TimedRow[_Line]]:
             rule = f"is not a record of the trace ({error})"
             remedy = "the line may be cut in half; complete or drop it"
             raise line_error(path, number, text.decode(errors="replace").rstrip(), rule, remedy) from error
-        if (
-            line.timestamp < 0
-            or line.input_length < 0
-            or line.output_length < 1
-            or not (line.input_length or line.mm_items)
-        ):
-            rule = f"has timestamp {line.timestamp:g}, input_length {line.input_length} and output_length {line.output_length}"
-            remedy = (
-                "time is at least 0, an input has text or media, an output at least 1 token: correct or drop the line"
-            )
-            raise line_error(path, number, "", rule, remedy)
+        try:
+            _check(line)
+        except ValueError as error:
+            raise line_error(path, number, "", str(error), "correct or drop the line") from error
         yield line.timestamp, number, line
 
 
@@ -170,14 +183,10 @@ def read_jsonl(
     """
     rows = in_order(_timed_rows(path, strict=strict), path, reorder_ms)
     for arrival_ms, number, line in (cut or TraceCut()).apply(rows, path, 0.0):
-        request_id = line.request_id or f"line-{number}"
         try:
-            parts = _parts(line, _text(line, request_id, block_tokens))
+            yield _request(line, number, arrival_ms, block_tokens)
         except ValueError as error:
             raise line_error(path, number, "", str(error), "correct or drop the line") from error
-        yield WorkloadRequest(
-            request_id, arrival_ms, parts, line.output_length, line.session_id, line.priority, line.slo_class
-        )
 
 
 def write_jsonl(requests: Iterable[WorkloadRequest], path: Path) -> int:
@@ -189,15 +198,19 @@ def write_jsonl(requests: Iterable[WorkloadRequest], path: Path) -> int:
         How many were written.
 
     Raises:
-        InputError: A request cannot be written: time or content that JSON has no form for, or an empty run.
+        InputError: Reading would not give a request back (a content that JSON has no form for, an empty run, time going back), or
+            the file cannot be written; there is no file then.
     """
     partial_path = path.with_name(path.name + ".partial")
-    encoder, count = msgspec.json.Encoder(), 0
+    latest_ms, count = 0.0, 0
     try:
         with gzip.open(partial_path, "wb") if path.suffix == ".gz" else partial_path.open("wb") as file:
             for request in requests:
-                file.write(encoder.encode(_as_line(request)) + b"\n")
-                count += 1
+                if request.arrival_ms < latest_ms:
+                    rule = f"arrives at {request.arrival_ms:g} ms, before its predecessor"
+                    raise InputError(f"request {request.request_id!r}", rule, "write requests by time")
+                file.write(_encode(request) + b"\n")
+                latest_ms, count = request.arrival_ms, count + 1
         partial_path.replace(path)
     except OSError as error:
         raise InputError(f"workload file {str(path)!r}", f"cannot be written ({error.strerror or error})") from error
@@ -206,10 +219,11 @@ def write_jsonl(requests: Iterable[WorkloadRequest], path: Path) -> int:
     return count
 
 
-def _as_line(request: WorkloadRequest) -> _Line:
-    problem = _cannot_write(request)
-    if problem:
-        raise InputError(f"request {request.request_id!r}", problem, "such a request cannot be written as JSON")
+_DECODER = msgspec.json.Decoder(_StrictLine)
+
+
+def _encode(request: WorkloadRequest) -> bytes:
+    """The shortest line that reads back as the request: text in blocks, as new text, or run by run."""
     text = [part for part in request.parts if isinstance(part, TokenRun)]
     line = _Line(
         timestamp=request.arrival_ms,
@@ -221,21 +235,20 @@ def _as_line(request: WorkloadRequest) -> _Line:
         priority=request.priority,
         slo_class=request.slo_class,
     )
-    line.hash_ids = _block_ids(text)
-    # Blocks are the short form, used only where reading them gives exactly these parts.
-    if line.hash_ids and _reads_back(line, request):
-        return line
-    line.hash_ids = []
-    if not _reads_back(line, request):
-        line.runs = [(run.content, run.start, run.length) for run in text]
-    return line
-
-
-def _reads_back(line: _Line, request: WorkloadRequest) -> bool:
-    try:
-        return _parts(line, _text(line, request.request_id, MOONCAKE_BLOCK_TOKENS)) == request.parts
-    except ValueError:
-        return False
+    forms: list[dict[str, Any]] = [{}, {"runs": [(run.content, run.start, run.length) for run in text]}]
+    if ids := _block_ids(text):
+        forms.insert(0, {"hash_ids": ids})
+    reason = "would read back as a different one"
+    for form in forms:
+        try:
+            encoded = msgspec.json.encode(msgspec.structs.replace(line, **form))
+            back = _DECODER.decode(encoded)
+            _check(back)
+            if _request(back, 0, back.timestamp, MOONCAKE_BLOCK_TOKENS) == request:
+                return encoded
+        except (ValueError, TypeError, OverflowError, msgspec.MsgspecError) as error:
+            reason = str(error)
+    raise InputError(f"request {request.request_id!r}", reason, "such a request cannot be written as JSON")
 
 
 def _block_ids(text: Sequence[TokenRun]) -> list[int]:
@@ -268,25 +281,6 @@ def _items(parts: Parts) -> Iterator[_Item]:
                 num_tokens=part.num_tokens,
                 file_bytes=part.file_bytes,
             )
-
-
-def _cannot_write(request: WorkloadRequest) -> str:
-    if not (math.isfinite(request.arrival_ms) and request.arrival_ms >= 0):
-        return f"arrives at {request.arrival_ms} ms"
-    for part in request.parts:
-        if isinstance(part, TokenRun):
-            if part.length < 1:
-                return f"has an empty run of {part.content!r}"
-            try:
-                if _content(_as_json(part.content)) != part.content:
-                    return f"has the content {part.content!r}"
-            except ValueError as error:
-                return str(error)
-    return ""
-
-
-def _as_json(content: Hashable) -> Any:
-    return [_as_json(part) for part in content] if isinstance(content, tuple) else content
 
 
 class _JsonlTrace(TraceSpec):
