@@ -87,8 +87,9 @@ class EcStore:
 
     def evict(self, identifier: str) -> None:
         """Drop an entry."""
-        entry = self._entries.pop(identifier)
+        entry = self._entries[identifier]
         assert not entry.pins, f"{identifier!r} is evicted under a lease"
+        del self._entries[identifier]
         self.used_bytes -= entry.embedding_bytes
 
     def __len__(self) -> int:
