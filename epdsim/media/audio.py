@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar
 
 from epdsim.core.errors import InputError
 from epdsim.core.items import MediaItem
@@ -11,12 +14,13 @@ from epdsim.media.base import BaseFamily, RenderedMedia, above_zero, sized
 
 SAMPLING_RATE_HZ = 16_000
 HOP_SAMPLES = 160
+FRAMES_PER_SECOND = SAMPLING_RATE_HZ // HOP_SAMPLES
 
 
-def mel_frames(duration_s: float, longest_s: float = math.inf) -> int:
-    """Mel frames of a sound, a started one counted; what is beyond `longest_s` is cut off."""
-    samples = round(min(above_zero("duration_s", duration_s), longest_s) * SAMPLING_RATE_HZ)
-    return -(-samples // HOP_SAMPLES)
+def mel_frames(duration_s: float, window_s: float = math.inf) -> int:
+    """Mel frames of a sound: a started frame counts, except beyond the window to which shorter sounds are padded."""
+    samples = round(above_zero("duration_s", duration_s) * SAMPLING_RATE_HZ)
+    return -(-samples // HOP_SAMPLES) if samples <= window_s * SAMPLING_RATE_HZ else samples // HOP_SAMPLES
 
 
 def halved(length: int) -> int:
@@ -54,7 +58,7 @@ class Whisper(BaseFamily):
     def audio(self, duration_s: float) -> RenderedMedia:
         """A sound; its length does not matter."""
         above_zero("duration_s", duration_s)
-        frames = self.window_s * SAMPLING_RATE_HZ // HOP_SAMPLES
+        frames = self.window_s * FRAMES_PER_SECOND
         positions = halved(frames)
         return RenderedMedia(
             modality="audio",
@@ -74,15 +78,16 @@ class Qwen2Audio(Whisper):
     vLLM declares `audio_num_tokens` as placeholder metadata, but only clients that bring embeddings send that field.
     """
 
-    metadata_fields = {"audio": frozenset({"audio_num_tokens"})}  # noqa: RUF012 (ClassVar of the base)
+    metadata_fields: ClassVar[Mapping[str, frozenset[str]]] = MappingProxyType(
+        {"audio": frozenset({"audio_num_tokens"})}
+    )
 
     def audio(self, duration_s: float) -> RenderedMedia:
         """A sound; InputError when it is too short to give a token."""
-        frames = mel_frames(duration_s, self.window_s)
-        tokens = pooled_tokens(frames)
+        padded = self.window_s * FRAMES_PER_SECOND
+        tokens = pooled_tokens(min(mel_frames(duration_s), padded))
         if tokens < 1:
             raise too_short(duration_s)
-        padded = self.window_s * SAMPLING_RATE_HZ // HOP_SAMPLES
         fields = {
             "input_features": sized(self.wire_dtype, self.mel_bins, padded),
             "feature_attention_mask": sized("int32", padded),

@@ -6,6 +6,7 @@ import struct
 from abc import ABC
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from math import isfinite
 from operator import index
 from types import MappingProxyType
@@ -180,6 +181,14 @@ class BaseFamily(ABC):
 
     def _embedding_bytes(self, num_embeds: int) -> int:
         return num_embeds * self.hidden * ITEM_BYTES[self.embed_dtype]
+
+
+@lru_cache(maxsize=8192)
+def _nearest_size(family: BaseFamily, num_tokens: int) -> tuple[int, int]:
+    def miss(size: tuple[int, int]) -> tuple[int, int, tuple[int, int]]:
+        return abs(family.image(*size).num_tokens - num_tokens), abs(size[0] - size[1]), size
+
+    return min(family.candidate_sizes(num_tokens), key=miss)
 
 
 def _check_constant(name: str, key: str, kind: str, value: object, minimum: float) -> None:

@@ -72,7 +72,8 @@ class Gemma4(BaseFamily):
         pooling: Patches a side that become one soft token.
         audio_cap: Most audio tokens of one item.
         audio_chunk: Audio tokens that attend to one another.
-        longest_audio_s: Seconds beyond which a sound is cut off.
+        longest_audio_s: Seconds beyond which a sound is cut off, as the extractor does by itself and as the cap on tokens needs;
+            vLLM 0.32 switches the cut off and sends the frames of the whole sound with a placeholder of `audio_cap` tokens.
         mel_bins: Width of a mel frame.
         sampling_rate_hz: Samples of a second of audio.
     """
@@ -156,9 +157,9 @@ class Gemma4(BaseFamily):
         return min(max(1, math.floor(height * scale / cell)) * max(1, math.floor(width * scale / cell)), budget)
 
     def candidate_sizes(self, num_tokens: int) -> Iterable[tuple[int, int]]:  # noqa: ARG002
-        """Pictures of the budget's area from square to flat: the aspect ratio decides how much of the budget is used."""
+        """Pictures of the budget's area from square to 1 : 4; the aspect ratio decides how much of the budget is used."""
         area = self.max_soft_tokens * (self.patch * self.pooling) ** 2
-        for height in range(math.isqrt(area), self.patch, -self.patch // 2):
+        for height in range(math.isqrt(area), math.isqrt(area) // 2, -self.patch // 2):
             yield height, area // height
 
     def _rendered(

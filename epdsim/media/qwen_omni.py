@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from epdsim.core.items import BatchedKind, Field, FlatKind, MediaItem, SharedKind, TensorHandle
-from epdsim.media.audio import halved, mel_frames, pooled_tokens, too_short
+from epdsim.media.audio import FRAMES_PER_SECOND, halved, mel_frames, pooled_tokens, too_short
 from epdsim.media.base import RenderedMedia, known, sized
 from epdsim.media.qwen_vl import Qwen25VL
 
@@ -26,11 +26,13 @@ _POSITION_FIELDS: Mapping[str, frozenset[str]] = MappingProxyType(
 
 @dataclass(frozen=True, kw_only=True)
 class Qwen25Omni(Qwen25VL):
-    """Qwen2.5-Omni: patch 14; sounds of up to 300 s in chunks of 2 s, 25 tokens a second.
+    """Qwen2.5-Omni: patch 14; sounds in chunks of 2 s, 25 tokens a second.
+
+    A sound of more than 300 s is not cut: vLLM switches the extractor's truncation off.
 
     Attributes:
         mel_bins: Width of a mel frame.
-        longest_audio_s: Seconds beyond which a sound is cut off, and to which its mask is padded.
+        audio_window_s: Seconds to which the mask of a shorter sound is padded.
         audio_chunk_frames: Mel frames that attend to one another.
         video_min_pixels: Smallest area of a frame.
         video_max_pixels: Largest area of a frame.
@@ -46,11 +48,10 @@ class Qwen25Omni(Qwen25VL):
         }
     )
 
-    tokens_per_second: float = 25.0
     video_min_pixels: int = 128 * 28 * 28
     video_max_pixels: int = 768 * 28 * 28
     mel_bins: int = 128
-    longest_audio_s: int = 300
+    audio_window_s: int = 300
     audio_chunk_frames: int = 200
 
     @property
@@ -89,7 +90,7 @@ class Qwen25Omni(Qwen25VL):
         return super()._video_extras(fps) | {"use_audio_in_video": silent}
 
     def _frames(self, duration_s: float) -> int:
-        return mel_frames(duration_s, self.longest_audio_s)
+        return mel_frames(duration_s, self.audio_window_s)
 
     def _audio_tokens(self, frames: int) -> int:
         return pooled_tokens(frames)
@@ -98,8 +99,9 @@ class Qwen25Omni(Qwen25VL):
         """Positions in the encoder, and positions that attend to one another."""
         return halved(frames), halved(self.audio_chunk_frames)
 
-    def _audio_mask(self, frames: int) -> Field:  # noqa: ARG002
-        return sized("int32", mel_frames(self.longest_audio_s), kind=BatchedKind(keep_on_cpu=True))
+    def _audio_mask(self, frames: int) -> Field:
+        padded = max(frames, self.audio_window_s * FRAMES_PER_SECOND)
+        return sized("int32", padded, kind=BatchedKind(keep_on_cpu=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +117,6 @@ class Qwen3Omni(Qwen25Omni):
     )
 
     patch: int = 16
-    tokens_per_second: float = 13.0
     video_min_pixels: int = 128 * 32 * 32
     video_max_pixels: int = 768 * 32 * 32
     deepstack_levels: int = 3

@@ -132,7 +132,7 @@ class QwenVL(BaseFamily):
     def _video_extras(self, fps: float) -> dict[str, Field]:  # noqa: ARG002 (Qwen2.5-VL adds one)
         return {}
 
-    def _grid(  # noqa: PLR0917
+    def _grid(
         self,
         modality: str,
         steps: int,
@@ -181,9 +181,11 @@ class QwenVL(BaseFamily):
 class Qwen25VL(QwenVL):
     """Qwen2.5-VL: as Qwen2-VL, with absolute time in positions and windowed attention.
 
+    `second_per_grid_ts` is the processor's float32; vLLM casts it to the model's dtype with the pixels (two bytes, and 2/3 s
+    becomes 0.668 s in bfloat16).
+
     Attributes:
         window: Side of an attention window in pixels; four layers of the encoder attend over the whole frame.
-        tokens_per_second: Temporal positions of a second.
     """
 
     position_scheme: ClassVar[str] = "mrope-qwen2.5-vl"
@@ -192,7 +194,6 @@ class Qwen25VL(QwenVL):
     )
 
     window: int = 112
-    tokens_per_second: float = 2.0
 
     def _video_extras(self, fps: float) -> dict[str, Field]:
         return {"second_per_grid_ts": known("float32", (self.temporal_patch / fps,), shape=())}
