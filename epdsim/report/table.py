@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 
 from rich.console import Console
@@ -25,6 +26,11 @@ def millis(value: float) -> str:
     return f"{value / 1000:,.1f} s" if abs(value) >= 10_000 else f"{value:,.1f} ms"
 
 
+def console(*, stderr: bool = False) -> Console:
+    """A console that does not fold tables to 80 columns where nobody's terminal says so."""
+    return Console(stderr=stderr, highlight=False, width=None if sys.stdout.isatty() else 150)
+
+
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> None:
     """A plain table; columns of figures stand right."""
     table = Table(
@@ -35,7 +41,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
         table.add_column(column, justify="right" if is_figure and rows else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
-    Console(soft_wrap=False, highlight=False).print(table)
+    console().print(table)
 
 
 def summary_rows(metrics: RunMetrics) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ counts as much as one of 500.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from epdsim.core.errors import InputError
 from epdsim.report.metrics import RunMetrics
 from epdsim.scenario.loader import Scenario
 from epdsim.scenario.points import Point, matches, metric
+from epdsim.scenario.schema import FitSpec
 
 _MOVE = 1e-3
 _ROUNDS = 12
@@ -31,11 +32,13 @@ class Fit:
     """What a fit came to.
 
     Attributes:
-        constants: Dotted key of each constant, and its value.
+        chosen: Each constant by its name in the file.
+        constants: Dotted keys of the scenario, and the values that follow.
         points: The points that were used; all others are predictions.
         rms_percent: Root mean square of the relative deviations that are left.
     """
 
+    chosen: Mapping[str, float]
     constants: Mapping[str, float]
     points: tuple[Point, ...]
     rms_percent: float
@@ -59,11 +62,11 @@ def fit_constants(scenario: Scenario, run: RunPoint) -> Fit:
     names, targets = list(wanted.parameters), np.array([one.value for one in used])
 
     def residuals(logs: Vector) -> Vector:
-        constants = dict(zip(names, np.exp(logs).tolist(), strict=True))
+        constants = _settings(wanted, np.exp(logs).tolist())
         simulated = np.array([metric(run(one.at, constants), wanted.metric) for one in used])
         return simulated / targets - 1.0
 
-    logs = np.log(np.array(list(wanted.parameters.values())))
+    logs = np.log(np.array([parameter.start for parameter in wanted.parameters.values()]))
     best = residuals(logs)
     for _ in range(_ROUNDS):
         jacobian = np.column_stack([(residuals(logs + _MOVE * unit) - best) / _MOVE for unit in np.eye(len(names))])
@@ -73,8 +76,20 @@ def fit_constants(scenario: Scenario, run: RunPoint) -> Fit:
         logs, best, improved = _line_search(residuals, logs, best, step)
         if not improved:
             break
-    constants = dict(zip(names, np.exp(logs).tolist(), strict=True))
-    return Fit(constants, tuple(one.at for one in used), 100.0 * float(np.sqrt(np.mean(best**2))))
+    values = np.exp(logs).tolist()
+    chosen = dict(zip(names, values, strict=True))
+    return Fit(
+        chosen, _settings(wanted, values), tuple(one.at for one in used), 100.0 * float(np.sqrt(np.mean(best**2)))
+    )
+
+
+def _settings(wanted: FitSpec, values: Sequence[float]) -> dict[str, float]:
+    """What the constants' values put into the scenario."""
+    return {
+        key: value * factor
+        for parameter, value in zip(wanted.parameters.values(), values, strict=True)
+        for key, factor in parameter.sets.items()
+    }
 
 
 def _line_search(

@@ -12,7 +12,7 @@ from epdsim.core.request import Request
 from epdsim.core.scheduler import Scheduler
 from epdsim.core.slots import features_of
 from epdsim.fleet import EnginePool, Renderer
-from epdsim.media import materialise
+from epdsim.media.tensors import materialise
 from epdsim.payload import RealBroadcastReport, WireBytes, run_real_broadcast
 from epdsim.scenario.loader import Scenario
 from epdsim.scenario.points import Point

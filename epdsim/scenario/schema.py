@@ -110,17 +110,29 @@ class CostsSpec(Strict):
     kv_bytes_per_token: Annotated[int, Field(ge=0)]
 
 
+class FitParameter(Strict):
+    """One constant to choose.
+
+    Attributes:
+        start: Where the search starts; the constant stays positive.
+        sets: Dotted keys that take the constant times a factor: constants that the model ties to each other.
+    """
+
+    start: Annotated[float, Field(gt=0)]
+    sets: dict[str, float] = Field(min_length=1)
+
+
 class FitSpec(Strict):
     """Constants to choose so that some published points are met; every other point is a prediction.
 
     Attributes:
         metric: What is fitted.
-        parameters: Dotted key of a constant, and where the search starts; constants stay positive.
+        parameters: By name.
         where: Which published points are used: axis and the values that take part.
     """
 
     metric: str
-    parameters: dict[str, Annotated[float, Field(gt=0)]]
+    parameters: dict[str, FitParameter] = Field(min_length=1)
     where: dict[str, list[AxisValue]]
 
 

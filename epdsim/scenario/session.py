@@ -14,7 +14,7 @@ from rich.console import Console
 from epdsim.cost.profile import load_profile
 from epdsim.events import Event, NdjsonWriter, RequestFailed, RequestFinished, Sink
 from epdsim.report.metrics import RunMetrics
-from epdsim.report.table import millis, nbytes, print_table, summary_rows
+from epdsim.report.table import console, millis, nbytes, print_table, summary_rows
 from epdsim.scenario.claims import Comparison, Verdict, compare, judge
 from epdsim.scenario.loader import Scenario, load_scenario
 from epdsim.scenario.points import Point, metric
@@ -118,12 +118,12 @@ def _assumptions(result: ScenarioResult) -> list[str]:
 
 def print_result(result: ScenarioResult, verdicts: Sequence[Verdict]) -> None:
     """Tables for a person: the runs, the published figures beside them, the claims."""
-    spec, console = result.scenario.spec, Console(highlight=False)
-    console.print(f"{spec.name}: {spec.title}" if spec.title else spec.name, style="bold")
+    spec, out = result.scenario.spec, console()
+    out.print(f"{spec.name}: {spec.title}" if spec.title else spec.name, style="bold")
     if spec.source:
-        console.print(f"source: {spec.source}")
+        out.print(f"source: {spec.source}")
     for line in _assumptions(result):
-        console.print(f"assumed: {line}")
+        out.print(f"assumed: {line}")
     if spec.columns:
         _print_runs(result)
     else:
@@ -137,13 +137,20 @@ def print_result(result: ScenarioResult, verdicts: Sequence[Verdict]) -> None:
 
 
 def _print_runs(result: ScenarioResult) -> None:
-    axes = list(dict.fromkeys(axis for run in result.runs for axis in run.point))
     columns = result.scenario.spec.columns
-    rows = [
-        [str(run.point.get(axis, "")) for axis in axes] + [_shown(name, metric(run.metrics, name)) for name in columns]
-        for run in result.runs
-    ]
-    print_table("runs", [*axes, *columns], rows)
+    points = [run.point for run in result.runs]
+    figures = [[_shown(name, metric(run.metrics, name)) for name in columns] for run in result.runs]
+    print_table("runs", [*_axes(points), *columns], _beside(points, figures))
+
+
+def _axes(points: Sequence[Point]) -> list[str]:
+    return list(dict.fromkeys(axis for point in points for axis in point))
+
+
+def _beside(points: Sequence[Point], figures: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Rows of axis values, then figures."""
+    axes = _axes(points)
+    return [[str(point.get(axis, "")) for axis in axes] + list(row) for point, row in zip(points, figures, strict=True)]
 
 
 def _shown(name: str, value: float) -> str:
@@ -161,9 +168,8 @@ def _shown(name: str, value: float) -> str:
 
 
 def _print_comparisons(comparisons: Sequence[Comparison], result: ScenarioResult) -> None:
-    rows = [
+    figures = [
         [
-            ", ".join(f"{axis} {value}" for axis, value in row.at.items()),
             row.metric,
             f"{row.published:,g}",
             f"{row.simulated:,.1f}",
@@ -172,13 +178,13 @@ def _print_comparisons(comparisons: Sequence[Comparison], result: ScenarioResult
         ]
         for row in comparisons
     ]
+    points = [row.at for row in comparisons]
+    columns = [*_axes(points), "metric", "published", "simulated", "deviation", "point"]
     caption = ""
     if result.fit:
-        constants = ", ".join(f"{name} = {value:.6g}" for name, value in result.fit.constants.items())
-        caption = f"fitted constants: {constants}; rms {result.fit.rms_percent:.1f} % on the fitted points"
-    print_table(
-        "published beside simulated", ["at", "metric", "published", "simulated", "deviation", "point"], rows, caption
-    )
+        chosen = "; ".join(f"{name}: {value:.6g}" for name, value in result.fit.chosen.items())
+        caption = f"fitted constants: {chosen}; rms {result.fit.rms_percent:.1f} % on the fitted points"
+    print_table("published beside simulated", columns, _beside(points, figures), caption)
 
 
 def run_real(path: Path, overrides: Sequence[str], profile: Path | None, *, seed: int | None, as_json: bool) -> bool:
@@ -227,13 +233,11 @@ def run_real(path: Path, overrides: Sequence[str], profile: Path | None, *, seed
         ]
         print_table(f"{scenario.spec.name}: real tensors", columns, real_rows(runs))
         if profile is None:
-            Console(highlight=False).print(
-                f"{told} (constants of another host; measure yours: epdsim calibrate -o FILE)"
-            )
+            console().print(f"{told} (constants of another host; measure yours: epdsim calibrate -o FILE)")
         _print_verdicts(verdicts)
     return all(verdict.holds for verdict in verdicts)
 
 
 def _print_verdicts(verdicts: Sequence[Verdict]) -> None:
     for verdict in verdicts:
-        Console(highlight=False).print(f"{'holds' if verdict.holds else 'FAILS'}  {verdict.sentence}")
+        console().print(f"{'holds' if verdict.holds else 'FAILS'}  {verdict.sentence}")
