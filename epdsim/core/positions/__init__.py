@@ -15,13 +15,11 @@ from collections.abc import Sequence
 
 from epdsim.core.errors import InputError
 from epdsim.core.positions.layout import LayoutBuilder, PositionLayout, Segment
-from epdsim.core.positions.reading import covered_data, spans_from_features
+from epdsim.core.positions.reading import spans_from_features
 from epdsim.core.positions.records import MediaSpan, MissingFieldError, PositionScheme
 from epdsim.core.positions.rules import (
     ADVANCE,
-    KEPT_FIELDS,
     MISSING_FIELD,
-    READS_METADATA,
     TIME_INDEX,
     TRANSFORMERS_5,
     VLLM_0_32,
@@ -43,7 +41,6 @@ from epdsim.core.rules import IDEAL, Dialect
 __all__ = [
     "ADVANCE",
     "HUNYUAN_VL",
-    "KEPT_FIELDS",
     "MINICPM_V_4_7",
     "MISSING_FIELD",
     "ONE_D",
@@ -52,7 +49,6 @@ __all__ = [
     "QWEN2_VL",
     "QWEN3_OMNI",
     "QWEN3_VL",
-    "READS_METADATA",
     "TIME_INDEX",
     "TRANSFORMERS_5",
     "VLLM_0_32",
@@ -61,7 +57,6 @@ __all__ = [
     "PositionLayout",
     "PositionScheme",
     "Segment",
-    "covered_data",
     "decode_delta",
     "lay_out",
     "position_scheme",

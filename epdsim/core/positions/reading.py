@@ -1,4 +1,4 @@
-"""From the items of a request to spans, and what is to be left of an item whose payload is not needed."""
+"""From the items of a request to spans."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from epdsim.core.errors import InputError
-from epdsim.core.items import FieldData, MediaFeature, MediaItem, TensorHandle
+from epdsim.core.items import FieldData, MediaFeature, TensorHandle
 from epdsim.core.positions.records import MediaSpan, PositionScheme
-from epdsim.core.positions.rules import KEPT_FIELDS, MISSING_FIELD, READS_METADATA
+from epdsim.core.positions.rules import MISSING_FIELD
 from epdsim.core.rules import IDEAL, Dialect
 
 _Values = Mapping[str, Sequence[float]]
@@ -48,11 +48,6 @@ def spans_from_features(
             with_sound.append(len(spans))
         spans.append(_span(feature, values))
     return _take_in_sound(spans, with_sound) if with_sound else tuple(spans)
-
-
-def covered_data(scheme: PositionScheme, modality: str, item: MediaItem, dialect: Dialect = IDEAL) -> MediaItem | None:
-    """What a worker still needs of an item of which it has computed every token: the fields that positions read, or nothing."""
-    return dialect[KEPT_FIELDS](scheme, modality, item) if dialect[READS_METADATA](scheme) else None
 
 
 def _read(scheme: PositionScheme, feature: MediaFeature, name: str, dialect: Dialect) -> Sequence[float] | None:

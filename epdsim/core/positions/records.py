@@ -82,7 +82,7 @@ class PositionScheme:
     """The rules by which one model numbers the tokens of a prompt; constants are changed with `dataclasses.replace`.
 
     Attributes:
-        name: Name under which `position_scheme` finds it.
+        name: Name under which `position_scheme` finds it; begins with the kind, `"1d"`, `"mrope"` or `"xdrope"`.
         num_dims: Position ids of one token.
         place: Layout of one span; None when media count as text.
         fields: Per modality the fields that positions read, in the order of reading; a modality that is not here is refused.
@@ -96,6 +96,16 @@ class PositionScheme:
     fields: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}), hash=False)
     spatial_merge_size: int = 2
     tokens_per_second: float | None = None
+
+    @property
+    def uses_mrope(self) -> bool:
+        """Whether it is one of M-RoPE: the strip then leaves position fields on covered items."""
+        return self.name.startswith("mrope")
+
+    @property
+    def uses_xdrope(self) -> bool:
+        """Whether it is one of XD-RoPE, which needs them too (vLLM PR 53456)."""
+        return self.name.startswith("xdrope")
 
     def merged_grid(self, span: MediaSpan) -> tuple[int, int, int]:
         """Temporal steps, rows and columns of a span in tokens."""

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from epdsim.core.items import MediaFeature, MediaItem
+from epdsim.core.items import MediaFeature
 from epdsim.core.positions.records import PositionScheme, missing_field
 from epdsim.core.rules import Replacement, Rule
 
@@ -31,18 +31,6 @@ def _float32(value: float) -> float:
 def _float32_time(num_steps: int, seconds_per_grid: float, tokens_per_second: float) -> list[int]:
     interval = _float32(tokens_per_second * _float32(seconds_per_grid))
     return [int(_float32(step * interval)) for step in range(num_steps)]
-
-
-def _reads_metadata(scheme: PositionScheme) -> bool:
-    return any(scheme.fields.values())
-
-
-def _keep_what_is_read(scheme: PositionScheme, modality: str, item: MediaItem) -> MediaItem:
-    return item.subset(scheme.fields.get(modality, ()))
-
-
-def _keep_on_cpu_only(_scheme: PositionScheme, _modality: str, item: MediaItem) -> MediaItem:
-    return item.subset()
 
 
 def _refuse(scheme: PositionScheme, feature: MediaFeature, name: str) -> Sequence[float] | None:
@@ -75,22 +63,6 @@ TIME_INDEX = Rule(
 )
 """From the number of temporal patches, seconds between them and positions a second to their temporal ids."""
 
-READS_METADATA = Rule(
-    "positions.reads_metadata",
-    "A model whose positions read fields of its media keeps them on covered items, whatever its scheme is called.",
-    source="vLLM PR 53456",
-    ideal=_reads_metadata,
-)
-"""From a scheme to whether a covered item keeps metadata."""
-
-KEPT_FIELDS = Rule(
-    "positions.kept_fields",
-    "A covered item keeps the fields that positions read as well as those flagged to stay on the CPU.",
-    source="vLLM PRs 52041, 52827 and 52881; MiniCPM-V 4.7 in vLLM 0.32",
-    ideal=_keep_what_is_read,
-)
-"""From scheme, modality and item to what is left of a covered item."""
-
 MISSING_FIELD = Rule(
     "positions.missing_field",
     "A field that positions read and that did not arrive is an error that names it, never another layout.",
@@ -113,7 +85,6 @@ TRANSFORMERS_5: Mapping[str, Replacement] = MappingProxyType(
 
 VLLM_0_32: Mapping[str, Replacement] = MappingProxyType(
     {
-        KEPT_FIELDS.name: Replacement(_keep_on_cpu_only, "the strip knows placement flags, not what positions read"),
         MISSING_FIELD.name: Replacement(
             _assume, "absent seconds count as 1 (2 for Qwen3-Omni), absent slice sizes give 1-D ids"
         ),

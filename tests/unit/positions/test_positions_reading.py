@@ -16,23 +16,20 @@ from epdsim.core.items import (
 )
 from epdsim.core.positions import (
     HUNYUAN_VL,
-    KEPT_FIELDS,
     MINICPM_V_4_7,
-    MISSING_FIELD,
     ONE_D,
     QWEN2_5_OMNI,
     QWEN2_5_VL,
     QWEN2_VL,
     QWEN3_OMNI,
-    READS_METADATA,
     VLLM_0_32,
     MissingFieldError,
-    covered_data,
     lay_out,
     position_schemes,
     spans_from_features,
 )
 from epdsim.core.rules import IDEAL, Replacement
+from epdsim.core.strip import READS_FIELDS, strip_covered
 
 VLLM = IDEAL.replacing("vllm-0.32", VLLM_0_32)
 
@@ -71,10 +68,8 @@ def canvas(offset, *, keep_sizes):
 
 def strip(scheme, features, dialect):
     """Every item covered."""
-    return [
-        MediaFeature(one.modality, one.identifier, one.position, covered_data(scheme, one.modality, one.data, dialect))
-        for one in features
-    ]
+    kinds = {"uses_mrope": scheme.uses_mrope, "uses_xdrope": scheme.uses_xdrope}
+    return strip_covered(features, features[-1].position.end, **kinds, dialect=dialect)
 
 
 def test_fields_become_numbers_in_order_of_offset():
@@ -159,24 +154,9 @@ def test_a_clip_that_carries_sound_needs_it():
         spans_from_features(QWEN2_5_OMNI, sound_and_clip(1, b"\0\1\1\1\1\0\0\0", b"\0\1\1\1\1\0\0\0")[1:])
 
 
-def test_covered_items_keep_what_positions_read_even_unflagged():
-    grid = numbers("q", 1, 4, 4, kind=BatchedKind(keep_on_cpu=False))
-    item = image(0, (1, 4, 4), image_grid_thw=grid, note=numbers("q", 1)).data
-    kept = covered_data(QWEN2_VL, "image", item)
-    assert list(kept.fields) == ["image_grid_thw", "note"]
-    assert covered_data(ONE_D, "image", item) is None
-    assert list(covered_data(QWEN2_VL, "image", item, VLLM).fields) == ["note"]
-
-
-def test_which_schemes_read_metadata():
-    assert [scheme.name for scheme in position_schemes() if not IDEAL[READS_METADATA](scheme)] == ["1d"]
-
-
 def test_defect_a2_xd_rope_counted_as_plain():
     """vLLM PR 53456: only schemes called M-RoPE keep metadata, so the second request with a picture dies."""
-    defect = IDEAL.replacing(
-        "A2", {READS_METADATA.name: Replacement(lambda scheme: scheme.name.startswith("mrope"), "flag for M-RoPE only")}
-    )
+    defect = IDEAL.replacing("A2", {READS_FIELDS.name: Replacement(lambda uses_mrope, **_: uses_mrope, "PR 53456")})
     features = [image(1, (1, 4, 4), length=6)]
     assert spans_from_features(HUNYUAN_VL, strip(HUNYUAN_VL, features, IDEAL)) == spans_from_features(
         HUNYUAN_VL, features
@@ -187,25 +167,28 @@ def test_defect_a2_xd_rope_counted_as_plain():
 
 
 def test_defect_a5_slice_sizes_not_kept():
-    """MiniCPM-V 4.7 before its sizes were flagged: a covered picture silently gets 1-D positions."""
+    """MiniCPM-V before its slice sizes were flagged: a covered picture silently gets 1-D positions."""
 
     def positions_after_strip(feature, dialect):
         spans = spans_from_features(MINICPM_V_4_7, strip(MINICPM_V_4_7, [feature], dialect), dialect)
         return lay_out(MINICPM_V_4_7, 20, spans).columns()
 
     first = lay_out(MINICPM_V_4_7, 20, spans_from_features(MINICPM_V_4_7, [canvas(1, keep_sizes=False)])).columns()
-    assert positions_after_strip(canvas(1, keep_sizes=False), IDEAL) == first
     assert positions_after_strip(canvas(1, keep_sizes=True), VLLM) == first, "the fix in vLLM 0.32 is the flag"
     assert positions_after_strip(canvas(1, keep_sizes=False), VLLM) == (list(range(20)),) * 3
-    loud = IDEAL.replacing("A5, loud", {KEPT_FIELDS.name: VLLM_0_32[KEPT_FIELDS.name]})
     with pytest.raises(MissingFieldError, match="tgt_sizes"):
-        positions_after_strip(canvas(1, keep_sizes=False), loud)
+        positions_after_strip(canvas(1, keep_sizes=False), IDEAL)
+
+
+def test_which_schemes_need_their_fields_after_a_strip():
+    for scheme in position_schemes():
+        needs = IDEAL[READS_FIELDS](uses_mrope=scheme.uses_mrope, uses_xdrope=scheme.uses_xdrope)
+        assert needs == any(scheme.fields.values()), scheme.name
 
 
 def test_vllm_assumes_what_is_not_there():
-    lenient = IDEAL.replacing("lenient", {MISSING_FIELD.name: VLLM_0_32[MISSING_FIELD.name]})
     clip = video(0, (1, 4, 4), None)
-    assert spans_from_features(QWEN2_5_VL, [clip], lenient)[0].seconds_per_grid == 1.0
-    assert spans_from_features(QWEN3_OMNI, [clip], lenient)[0].seconds_per_grid == 2.0
+    assert spans_from_features(QWEN2_5_VL, [clip], VLLM)[0].seconds_per_grid == 1.0
+    assert spans_from_features(QWEN3_OMNI, [clip], VLLM)[0].seconds_per_grid == 2.0
     with pytest.raises(MissingFieldError, match="video_grid_thw"):
-        spans_from_features(QWEN2_5_VL, [MediaFeature("video", "v", PlaceholderRange(0, 4))], lenient)
+        spans_from_features(QWEN2_5_VL, [MediaFeature("video", "v", PlaceholderRange(0, 4))], VLLM)
