@@ -21,7 +21,7 @@ from epdsim.core.items import PlaceholderRange
 from epdsim.core.prompt import TokenPrompt
 from epdsim.core.releases import named
 from epdsim.core.rules import IDEAL, Dialect
-from epdsim.core.slots import Rendered, extract_features
+from epdsim.core.slots import FeatureTables, Rendered, check_tables, extract_features
 from epdsim.sut.replay import ReplayCount, ReplayReport
 from epdsim.wire import (
     GenerateRequest,
@@ -153,8 +153,9 @@ class _ItemReplay:
         except InputError as error:
             both.compare(place, "b64", "decodes", str(error))
             return
-        if encode_blob(decoded) != line.b64:
-            both.compare(place, "b64 encoded again", line.b64, encode_blob(decoded))
+        again = encode_blob(decoded) == line.b64
+        if again != line.reencodes_identically:
+            both.compare(place, "reencodes_identically", line.reencodes_identically, again)
             return
         both.compare(place, "item", _canonical(line.item), _canonical(item_to_neutral(decoded)))
 
@@ -188,13 +189,21 @@ class _ExtractReplay:
         ideal, release = self.tallies
         recorded: object = _meaning(line.error) if line.error else (line.kwargs_data, line.mm_metadata)
         release.compare(place, "result", recorded, _extracted(rendered, line, self._dialect))
-        known_gap = line.error is not None and _meaning(line.error) == "modalities of mm_metadata"
         ours = _extracted(rendered, line, IDEAL)
-        if isinstance(ours, str) or known_gap:
-            # What the release refuses for its gap has no recorded tables: the ideal must give complete ones.
-            ideal.compare(place, "result", "complete tables" if known_gap else recorded, _completeness(ours, line))
-        else:
+        if line.error is None:
             ideal.compare(place, "payload and metadata", recorded, ours)
+        else:
+            # What the release refuses has no recorded tables. The ideal must give complete ones, unless its input is at fault.
+            ideal.compare(place, "result", _fault_of_input(rendered) or "complete tables", _completeness(ours, line))
+
+
+def _fault_of_input(rendered: Rendered) -> str:
+    """What is wrong with hashes, placeholders and items themselves, whatever metadata are made of them."""
+    try:
+        check_tables(FeatureTables(rendered.mm_hashes, rendered.mm_placeholders, rendered.mm_items or None))
+    except InputError as error:
+        return _meaning(str(error))
+    return ""
 
 
 def _extracted(rendered: Rendered, line: _Extract, dialect: Dialect) -> tuple[Any, Any] | str:

@@ -56,6 +56,13 @@ def dialect_of(info: ValidationInfo) -> Dialect:
     return context["dialect"] if context else IDEAL
 
 
+def unread(body: Any, field: str) -> Any:
+    """A body without a field that the dialect does not know: whatever stands there is no fault."""
+    if isinstance(body, dict) and field in body:
+        return {key: value for key, value in cast("dict[str, Any]", body).items() if key != field}
+    return cast("Any", body)
+
+
 def find_faults(model: type[M], body: object, dialect: Dialect = IDEAL) -> tuple[Fault, ...]:
     """All reasons to refuse a body, in the order of its fields; none means accepted."""
     try:

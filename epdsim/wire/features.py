@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from pydantic import Field, ValidationInfo, model_validator
 
@@ -11,7 +11,7 @@ from epdsim.core.items import MediaItem, PlaceholderRange
 from epdsim.core.legs import features_body
 from epdsim.core.rules import IDEAL, Dialect
 from epdsim.core.slots import METADATA_READ, PLACEHOLDER_SENT, FeatureTables, check_tables
-from epdsim.wire.base import WireModel, dialect_of, parse
+from epdsim.wire.base import WireModel, dialect_of, parse, unread
 from epdsim.wire.codec import encode_blob
 from epdsim.wire.decoding import LIMITS, Limits, decode_blob
 
@@ -29,14 +29,16 @@ class PlaceholderRangeInfo(WireModel):
     length: int = Field(gt=0)
     is_embed: list[bool] | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _read_mask(cls, body: Any, info: ValidationInfo) -> Any:
+        masked = PlaceholderRange(0, 1, b"\1")
+        return body if dialect_of(info)[PLACEHOLDER_SENT](masked).is_embed else unread(body, "is_embed")
+
     @model_validator(mode="after")
-    def _read_mask(self, info: ValidationInfo) -> PlaceholderRangeInfo:
-        if self.is_embed is not None:
-            dense = PlaceholderRange(self.offset, self.length, bytes(self.length))
-            if dialect_of(info)[PLACEHOLDER_SENT](dense).is_embed is None:
-                self.is_embed = None
-            elif len(self.is_embed) != self.length:
-                raise ValueError(f"is_embed has {len(self.is_embed)} entries for {self.length} tokens")
+    def _covers_the_span(self) -> PlaceholderRangeInfo:
+        if self.is_embed is not None and len(self.is_embed) != self.length:
+            raise ValueError(f"is_embed has {len(self.is_embed)} entries for {self.length} tokens")
         return self
 
     def range(self) -> PlaceholderRange:
@@ -59,10 +61,13 @@ class MultiModalFeatures(WireModel):
     kwargs_data: dict[str, list[str | None]] | None = None
     mm_metadata: dict[str, list[str | None]] | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _read_metadata(cls, body: Any, info: ValidationInfo) -> Any:
+        return body if dialect_of(info)[METADATA_READ]({}) is not None else unread(body, "mm_metadata")
+
     @model_validator(mode="after")
-    def _is_parallel(self, info: ValidationInfo) -> MultiModalFeatures:
-        read = dialect_of(info)[METADATA_READ](self.mm_metadata)
-        self.mm_metadata = cast("dict[str, list[str | None]] | None", read)
+    def _is_parallel(self) -> MultiModalFeatures:
         try:
             check_tables(self.tables())
         except InputError as error:

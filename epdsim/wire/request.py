@@ -12,7 +12,7 @@ from epdsim.core.items import MediaFeature, MediaItem
 from epdsim.core.legs import Leg, leg_body
 from epdsim.core.rules import IDEAL, Dialect
 from epdsim.core.slots import FeatureTables, check_spans, features_of
-from epdsim.wire.base import Fault, OpenModel, WireModel, dialect_of, find_faults, parse
+from epdsim.wire.base import Fault, OpenModel, WireModel, dialect_of, find_faults, parse, unread
 from epdsim.wire.codec import encode_blob
 from epdsim.wire.decoding import LIMITS, Limits, decode_blob
 from epdsim.wire.features import MultiModalFeatures
@@ -89,6 +89,11 @@ class GenerateRequest(WireModel):
 
     @model_validator(mode="before")
     @classmethod
+    def _read_ec_params(cls, body: Any, info: ValidationInfo) -> Any:
+        return body if dialect_of(info)[EC_PARAMS_READ]({}) is not None else unread(body, "ec_transfer_params")
+
+    @model_validator(mode="before")
+    @classmethod
     def _is_safe_salt(cls, body: Any) -> Any:
         salt = cast("dict[str, Any]", body).get("cache_salt") if isinstance(body, dict) else None
         if salt is not None and (
@@ -100,7 +105,6 @@ class GenerateRequest(WireModel):
     @model_validator(mode="after")
     def _is_sufficient(self, info: ValidationInfo) -> GenerateRequest:
         dialect = dialect_of(info)
-        self.ec_transfer_params = cast("dict[str, Any] | None", dialect[EC_PARAMS_READ](self.ec_transfer_params))
         if self.content_parts and self.features:
             raise ValueError("content_parts and features exclude each other")
         if self.output_mode != "tokens" and not self.sampling_params.detokenize:

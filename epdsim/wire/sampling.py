@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any, Literal, cast
+from typing import Any, Literal, cast
 
-from pydantic import BeforeValidator, Field, StrictInt, model_validator
+from pydantic import Field, StrictInt, model_validator
 
 from epdsim.wire.base import WireModel
 
@@ -54,15 +54,6 @@ class RepetitionDetection(WireModel):
         return self
 
 
-def _check_thinking_budget(value: Any) -> Any:
-    """Only true integers from -1 on; -1 means no limit."""
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or value < -1:
-        raise ValueError("thinking_token_budget is a whole number, -1 for no limit")
-    return None if value == -1 else value
-
-
 class SamplingParams(WireModel):
     """How to sample, with the release's defaults.
 
@@ -105,7 +96,7 @@ class SamplingParams(WireModel):
     extra_args: dict[str, Any] | None = None
     bad_words: list[str] | None = None
     skip_reading_prefix_cache: bool | None = None
-    thinking_token_budget: Annotated[int | None, BeforeValidator(_check_thinking_budget)] = None
+    thinking_token_budget: int | None = None
     repetition_detection: RepetitionDetection | None = None
     routed_experts_prompt_start: int = 0
     trace_decode_token_ids: list[int] | None = None
@@ -144,6 +135,11 @@ def _integers(value: Any) -> Iterator[int]:
 
 
 _BOUNDS: tuple[tuple[str, Callable[[SamplingParams], bool], str], ...] = (
+    (
+        "thinking_token_budget",
+        lambda p: p.thinking_token_budget is None or p.thinking_token_budget >= -1,
+        "not negative, or -1 for no limit",
+    ),
     ("n", lambda p: 1 <= p.n <= MAX_SEQUENCES, f"from 1 to {MAX_SEQUENCES}"),
     ("extra_args", lambda p: _fits_in_64_bits(p.extra_args), "its integers fit in 64 bits"),
     ("presence_penalty", lambda p: -2.0 <= p.presence_penalty <= 2.0, "from -2 to 2"),

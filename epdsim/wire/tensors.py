@@ -42,6 +42,9 @@ def to_tensor(handle: TensorHandle) -> torch.Tensor:
 def tensor_bytes(tensor: torch.Tensor) -> memoryview:
     """The bytes of a tensor in row-major order; without copying when it is contiguous in host memory."""
     flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().flatten()
+    if flat.numel() and flat.stride(0) != 1:
+        # One element of a strided tensor counts as contiguous and still cannot be viewed as bytes.
+        flat = flat.clone(memory_format=torch.contiguous_format)
     return flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
 
 
