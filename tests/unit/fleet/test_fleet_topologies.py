@@ -1,0 +1,139 @@
+"""Every topology serves every request, and what travels between stages is what the topology says."""
+
+from dataclasses import replace
+
+import pytest
+
+from epdsim.core.scheduler_config import SchedulerConfig
+from epdsim.events import (
+    Admitted,
+    EcLoaded,
+    EncodeFinished,
+    FirstToken,
+    KvTransferred,
+    LegSent,
+    RequestArrived,
+    RequestFailed,
+    RequestFinished,
+    StepFinished,
+)
+from epdsim.fleet import TOPOLOGIES
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+@pytest.fixture
+def album(chat):
+    return [
+        chat("a", 0.0, images=["sun", "moon"]),
+        chat("b", 3.0, images=["moon", "moon"]),
+        chat("c", 4.0),
+        chat("d", 500.0, images=["sun", "moon"]),
+    ]
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_every_request_gets_all_its_tokens(run_fleet, small_fleet, album, topology) -> None:
+    run = run_fleet(small_fleet(topology), album)
+    assert (run.metrics.injected, run.metrics.completed, run.metrics.unfinished) == (4, 4, 0)
+    assert {event.request_id: event.output_tokens for event in run.of(RequestFinished)} == dict.fromkeys("abcd", 5)
+    for request_id in "abcd":
+        times = [
+            next(event.time_ms for event in run.of(kind) if event.request_id == request_id)
+            for kind in (RequestArrived, FirstToken, RequestFinished)
+        ]
+        assert times == sorted(times)
+        assert times[0] < times[1]
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_legs_and_hand_overs_are_those_of_the_topology(run_fleet, small_fleet, album, topology) -> None:
+    run = run_fleet(small_fleet(topology), album)
+    legs = {event.leg for event in run.of(LegSent)}
+    expected = {
+        "aggregated": {"aggregated"},
+        "p+d": {"prefill", "decode"},
+        "e+pd": {"encode", "prefill"},
+        "e+p+d": {"encode", "prefill", "decode"},
+    }
+    assert legs == expected[topology]
+    assert bool(run.of(KvTransferred)) == topology.endswith("p+d")
+    assert bool(run.of(EncodeFinished)) == topology.startswith("e+")
+
+
+def test_each_distinct_item_is_encoded_once_and_loaded_from_the_store(run_fleet, small_fleet, album) -> None:
+    run = run_fleet(small_fleet("e+pd"), album)
+    encoded = [mm_hash for event in run.of(EncodeFinished) for mm_hash in event.mm_hashes]
+    assert len(encoded) == len(set(encoded)) == 2
+    assert {event.mm_hash for event in run.of(EcLoaded)} == set(encoded)
+    ready_ms = {event.mm_hashes[0]: event.time_ms for event in run.of(EncodeFinished)}
+    assert all(event.time_ms >= ready_ms[event.mm_hash] for event in run.of(EcLoaded))
+
+
+def test_metadata_only_prefill_is_light_and_full_is_not(run_fleet, small_fleet, chat) -> None:
+    for payload in ("full", "metadata", "deferred"):
+        run = run_fleet(small_fleet("e+pd", prefill_payload=payload), [chat("a", images=["sun"])])
+        (leg,) = (event for event in run.of(LegSent) if event.leg == "prefill")
+        assert leg.payload == payload
+        assert leg.body_bytes == leg.body_bytes_by_payload[payload]
+        sizes = leg.body_bytes_by_payload
+        assert sizes["metadata"] < sizes["deferred"] < sizes["full"]
+        admitted = run.of(Admitted)[0].payloads
+        assert admitted == (["metadata"] if payload == "metadata" else ["full"])
+
+
+def test_a_repeat_is_stripped_and_its_broadcast_is_light(run_fleet, small_fleet, album) -> None:
+    run = run_fleet(
+        small_fleet(), [replace(one, arrival_ms=index * 1000.0) for index, one in enumerate([album[0], album[0]])][:1]
+    )
+    assert run.metrics.broadcast_bytes == run.metrics.broadcast_bytes_unstripped
+    twice = [album[0], replace(album[0], request_id="again", arrival_ms=1000.0)]
+    run = run_fleet(small_fleet(), twice)
+    assert run.metrics.completed == 2
+    payloads = {event.request_id: event.payloads for event in run.of(Admitted)}
+    assert payloads == {"a": ["full", "full"], "again": ["metadata", "metadata"]}
+    assert run.metrics.broadcast_bytes < 0.6 * run.metrics.broadcast_bytes_unstripped
+
+
+def test_without_a_hit_the_strip_changes_nothing(run_fleet, small_fleet, album) -> None:
+    """NO-HIT: same events, same bytes, same times."""
+    base = small_fleet()
+    off = replace(base.prefill.scheduler, enable_prefix_caching=False, strip="off")
+    on = replace(off, strip="admission")
+    runs = [
+        run_fleet(replace(base, prefill=replace(base.prefill, scheduler=scheduler)), album) for scheduler in (off, on)
+    ]
+    assert runs[0].events == runs[1].events
+
+
+def test_a_request_that_can_never_run_is_refused_with_the_reason(run_fleet, small_fleet, chat) -> None:
+    run = run_fleet(small_fleet(), [chat("huge", text=100_000), chat("small", 1.0)])
+    assert (run.metrics.completed, run.metrics.refused, run.metrics.unfinished) == (1, 1, 0)
+    (failure,) = run.of(RequestFailed)
+    assert failure.request_id == "huge"
+    assert failure.refused
+
+
+def test_a_closed_loop_keeps_its_concurrency(run_fleet, small_fleet, chat) -> None:
+    run = run_fleet(small_fleet(), [chat(str(number)) for number in range(12)], concurrency=3)
+    level = peak = 0
+    for event in run.events:
+        level += isinstance(event, RequestArrived) - isinstance(event, RequestFinished)
+        peak = max(peak, level)
+    assert (run.metrics.completed, peak) == (12, 3)
+
+
+def test_same_input_same_events(run_fleet, small_fleet, album) -> None:
+    assert run_fleet(small_fleet("e+p+d"), album).events == run_fleet(small_fleet("e+p+d"), album).events
+
+
+def test_events_come_in_order_of_time_and_steps_within_their_capacity(run_fleet, small_fleet, album) -> None:
+    run = run_fleet(small_fleet("e+p+d"), album)
+    times = [event.time_ms for event in run.events]
+    assert times == sorted(times)
+    budget = SchedulerConfig(num_gpu_blocks=512, max_num_batched_tokens=512, max_num_seqs=16).max_num_batched_tokens
+    busy: dict[str, float] = {}
+    for step in run.of(StepFinished):
+        assert 0 < step.num_tokens <= budget
+        busy[step.instance] = busy.get(step.instance, 0.0) + step.duration_ms
+    assert all(total <= times[-1] for total in busy.values())
