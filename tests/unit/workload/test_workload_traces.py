@@ -176,7 +176,7 @@ class TestAzure:
         assert first.parts[-1] == TokenRun("azure-2", 0, 170)
 
     def test_a_long_trace_is_not_held_in_memory(self, azure):
-        count = 60_000
+        count = 15_000
         rows = (
             f"2023-11-16 {18 + s // 3600:02d}:{s // 60 % 60:02d}:{s % 60:02d}.5,10,10"
             for s in (i // 10 for i in range(count))
@@ -332,7 +332,10 @@ class TestOwnForm:
             (WorkloadRequest("a", -1.0, (TokenRun("x", 0, 1),), 1), "before its predecessor"),
             (WorkloadRequest("a", 0.0, (TokenRun("x", 0, 0),), 1), "input_length 0 and no mm_items"),
             (WorkloadRequest("a", 0.0, (TokenRun(1.5, 0, 1),), 1), "has the content 1.5"),
-            (WorkloadRequest("a", 0.0, (TokenRun(("x", 2**70), 0, 1),), 1), "has the content"),
+            (
+                WorkloadRequest("a", 0.0, (TokenRun(("x", frozenset({1})), 0, 1),), 1),
+                "would read back as a different one",
+            ),
             (WorkloadRequest("a", 0.0, (), 1), "input_length 0 and no mm_items"),
             (WorkloadRequest("a", 0.0, (TokenRun("x", 0, 1),), 0), "output_length 0"),
         ],
