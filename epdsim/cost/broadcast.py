@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from epdsim.core.errors import InputError
 from epdsim.cost.checks import non_negative, positive
 
-_COPY_BYTES_PER_MS = 15_482_880 / 1.8
-"""One pass of a processor over memory, 8.6 GB/s, such that ten passes over 15,482,880 bytes take 18 ms; see
-`BroadcastProfile`."""
+_COPY_BYTES_PER_MS = 15_482_880 / 1.75
+"""One pass over memory, 8.8 GB/s, such that ten passes over 15,482,880 bytes take 17.5 ms; see `BroadcastProfile`."""
 
 FREE_BYTES_PER_MS = 1e12
 """A rate so high, a petabyte per second, that its part costs nothing."""
@@ -48,12 +47,13 @@ class BroadcastLoad:
 class BroadcastProfile:
     """The constants of one host and release; all of them are plain parameters.
 
-    The defaults stand for vLLM 0.25.1 as measured in PR 52041: 18 ms per unique tensor of 15,482,880 bytes at TP 4 with in-band
-    data, that is 21 ms per image stock less 3 ms per image without payload. Of that sum only the total is published. The split
-    is an assumption: every pass over the bytes costs the same; a serialise, a ring write and a deserialise are one pass each, a
-    socket is two (into the kernel and out of it), so an overflowing message at TP 4 makes 1 + 4 x 2 + 1 = 10 passes of 1.8 ms.
-    The costs that do not grow with bytes are of the order that `epdsim calibrate` finds. They are no measurement of the
-    published host.
+    The defaults stand for vLLM 0.25.1 as measured in PR 52041, tensors of 15,482,880 bytes at TP 4 with in-band data: 17.5 ms per
+    unique tensor, which is the slope from 8 to 26 images less that of the stripped arm (20.8 - 3.3 ms), and what 25 further
+    unique tensors in 26 slots cost ((439 - 4) / 25 = 17.4 ms). Of that sum only the total is published. The split is an
+    assumption: every pass over the bytes costs the same; a serialise, a ring write and a deserialise are one pass each, a socket
+    is two (into the kernel and out of it), so an overflowing message at TP 4 makes 1 + 4 x 2 + 1 = 10 passes of 1.75 ms. The
+    costs that do not grow with bytes are of the order that `epdsim calibrate` finds. They are no measurement of the published
+    host.
 
     Attributes:
         fixed_ms: Paid by every plan: encoding an empty one, waking the first rank.

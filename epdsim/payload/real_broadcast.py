@@ -10,7 +10,7 @@ from epdsim.core.errors import InputError
 from epdsim.core.plan import StepPlan
 from epdsim.cost.broadcast import BroadcastProfile, broadcast_ms
 from epdsim.payload.message import MessageSize, encode, message_size
-from epdsim.payload.ring import RingOptions, WireBytes, wire_bytes
+from epdsim.payload.ring import DEFAULT_TIMEOUT_S, RingOptions, WireBytes, wire_bytes
 from epdsim.payload.tensors import tensor_digests
 from epdsim.payload.tp_workers import BroadcastResult, TpGroup
 
@@ -97,7 +97,7 @@ def run_real_broadcast(
     profile: BroadcastProfile,
     repeats: int = DEFAULT_REPEATS,
     *,
-    timeout_s: float = RingOptions.timeout_s,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> RealBroadcastReport:
     """Broadcast every plan to a group of ranks and compare with the prediction.
 

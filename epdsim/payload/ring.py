@@ -28,6 +28,8 @@ from epdsim.payload.message import PREAMBLE
 OVERFLOW_BYTES = 1
 """Bytes in the ring that tell of a message on the socket."""
 
+DEFAULT_TIMEOUT_S = 60.0
+
 _OVERFLOW = memoryview(b"\x01")
 _DOORBELL = memoryview(b"\x02")
 _ACKNOWLEDGED = memoryview(b"\x03")
@@ -52,7 +54,7 @@ class RingOptions:
 
     num_chunks: int = 10
     chunk_bytes: int = 16 << 20
-    timeout_s: float = 60.0
+    timeout_s: float = DEFAULT_TIMEOUT_S
 
     def __post_init__(self) -> None:
         if self.num_chunks < 1:
