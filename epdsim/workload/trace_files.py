@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import heapq
 import io
+import math
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -96,11 +97,24 @@ class TraceCut:
         window_s: From and to (excluded), in seconds since the trace's first moment; the workload then starts at the window's start.
         limit: At most so many requests.
         rate_scale: 2 replays in half the time.
+
+    Raises:
+        InputError: The window is empty or starts before 0, the limit is below 1, or the scale is not a finite number above 0.
     """
 
     window_s: tuple[float, float] | None = None
     limit: int | None = None
     rate_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.window_s is not None and not 0 <= self.window_s[0] < self.window_s[1]:
+            raise InputError(
+                f"window_s {list(self.window_s)}", "is no window", "give from and to in seconds, from at least 0"
+            )
+        if self.limit is not None and self.limit < 1:
+            raise InputError(f"limit {self.limit}", "takes no request", "give at least 1")
+        if not 0 < self.rate_scale < math.inf:
+            raise InputError(f"rate_scale {self.rate_scale}", "is no pace", "give a finite number above 0")
 
     def apply(self, rows: Iterable[TimedRow[T]], path: Path, origin_ms: float | None) -> Iterator[TimedRow[T]]:
         """The rows taken, their times now the arrival times.

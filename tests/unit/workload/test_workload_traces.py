@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import tracemalloc
 from itertools import islice
 from typing import ClassVar
@@ -152,6 +153,23 @@ class TestAzure:
         assert [r.request_id for r in read_azure_csv(path, TraceCut((0, 60)))] == ["azure-2", "azure-3"]
         with pytest.raises(InputError, match=r"holds no requests; the trace ends at 60 s"):
             list(read_azure_csv(path, TraceCut((100.0, 200.0))))
+
+    @pytest.mark.parametrize(
+        "cut",
+        [
+            {"window_s": (5.0, 5.0)},
+            {"window_s": (-1.0, 5.0)},
+            {"window_s": (math.nan, 5.0)},
+            {"limit": 0},
+            {"rate_scale": 0.0},
+            {"rate_scale": -2.0},
+            {"rate_scale": math.nan},
+            {"rate_scale": math.inf},
+        ],
+    )
+    def test_cuts_that_are_none(self, cut):
+        with pytest.raises(InputError, match=next(iter(cut))):
+            TraceCut(**cut)
 
     def test_what_lies_beyond_the_limit_is_not_read(self, azure):
         path = azure("\n".join([HEADER, ROWS[0], "rubbish"]))

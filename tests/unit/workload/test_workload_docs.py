@@ -1,0 +1,31 @@
+"""The page on workloads: its example runs, and its table of kinds is complete."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from epdsim.workload import WorkloadSpec
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs/reference/workloads.md").read_text()
+
+
+def test_the_example_runs(capsys):
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    exec(compile(example, "workloads.md", "exec"), {})
+    assert re.match(
+        r"1[23]\d\d images; lengths, pictures and arrivals independent; poisson \(text_tokens lognormal",
+        capsys.readouterr().out,
+    )
+
+
+def test_every_kind_stands_in_the_table():
+    kinds = TypeAdapter(WorkloadSpec).json_schema()["discriminator"]["mapping"]
+    table = PAGE.split("## Kinds")[1].split("**Distributions.**")[0]
+    assert {
+        kind
+        for row in table.splitlines()
+        for kind in re.findall(r"`([a-z-]+)`", row.split("|")[1] if "|" in row else "")
+    } >= set(kinds)
