@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from epdsim.core.prompt import TokenRun
 from epdsim.workload.distributions import SizeValue
@@ -103,7 +103,7 @@ class RequestSpec(SpecModel):
         )
 
 
-class _Listed(BaseModel):
+class _Listed(SpecModel):
     requests: tuple[RequestSpec, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -117,7 +117,7 @@ class _Listed(BaseModel):
         return self
 
 
-class FixedSpec(_Listed, SpecModel):
+class FixedSpec(_Listed):
     """The listed requests, each once, at its `arrival_s`."""
 
     kind: Literal["fixed"] = "fixed"
@@ -133,7 +133,7 @@ class FixedSpec(_Listed, SpecModel):
         return Workload("fixed", f"{len(self.requests)} requests written down", self.requests_in_order)
 
 
-class RepeatSpec(_Listed, SpecModel):
+class RepeatSpec(_Listed):
     """The listed requests one after the other, each sent `times` times with the same content.
 
     The n-th send has the id `<id>#<n>` from 1 on and is byte-identical to the first. Sends are `gap_s` apart; `arrival_s` is
