@@ -79,9 +79,9 @@ def offered_hashes(items: Sequence[GateItem], ec_transfer_params: EcParams) -> f
     shared-file connector the hash says it all. In the list form a descriptor without hash belongs to the item at its position in
     order of offset.
     """
-    params = ec_transfer_params or {}
+    params = dict(ec_transfer_params or {})
+    listed: object = params.pop("ec_items", None)
     offered = {key for key, descriptor in params.items() if isinstance(descriptor, Mapping)}
-    listed: object = params.get("ec_items")
     for position, descriptor in enumerate(cast("list[object]", listed) if isinstance(listed, list) else []):
         if not isinstance(descriptor, Mapping):
             continue

@@ -84,7 +84,7 @@ class Leg:
 
 @dataclass(frozen=True, slots=True)
 class LegBytes:
-    """What a body weighs, in characters of JSON without white space.
+    """What a body weighs, in bytes of JSON without white space.
 
     Attributes:
         payload: Blobs of `kwargs_data`.
@@ -305,15 +305,15 @@ def leg_bytes(leg: Leg, blob_chars: Callable[[MediaItem], int]) -> LegBytes:
 
     body = leg_body(replace(leg, content_parts=[replace(one, url="") for one in leg.content_parts]), count)
     ids = body["token_ids"]
-    tokens = len(_text(ids)) - 2 if ids else max(TOKEN_CHARS * leg.prompt.num_tokens - 1, 0)
+    tokens = _size(ids) - 2 if ids else max(TOKEN_CHARS * leg.prompt.num_tokens - 1, 0)
     return LegBytes(
         payload=sizes["kwargs_data"],
         metadata=sizes["mm_metadata"],
-        media=sum(len(one.url) or one.url_chars for one in leg.content_parts),
+        media=sum(len(one.url.encode()) or one.url_chars for one in leg.content_parts),
         tokens=tokens,
-        envelope=len(_text({**body, "token_ids": []})),
+        envelope=_size({**body, "token_ids": []}),
     )
 
 
-def _text(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+def _size(value: object) -> int:
+    return len(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode())
