@@ -1,8 +1,8 @@
 """Block keys: what a KV block of a full prefix is known by, so that equal prefixes share blocks.
 
-The key of a block stands for everything its KV content depends on: all tokens up to its end, the media items they belong to and where in
-the block those start, the adapter and the cache salt. vLLM chains hashes; here a chain of contents is numbered, so that equal keys
-mean equal content without any chance of a collision (KEY-INJ), and a key costs one look-up.
+The key of a block stands for everything its KV content depends on: all tokens up to its end, the media items they belong to and
+where in the block those start, the adapter and the cache salt. vLLM chains hashes; here a chain of contents is numbered, so
+that equal keys mean equal content without any chance of a collision (KEY-INJ), and a key costs one look-up.
 """
 
 from __future__ import annotations
@@ -98,6 +98,7 @@ class RequestKeys:
         "_features",
         "_media_key",
         "_next_feature",
+        "_num_prompt",
         "_output",
         "_prompt",
         "_root",
@@ -110,6 +111,7 @@ class RequestKeys:
         root = dialect[ROOT_KEY](request)
         self._table = table
         self._prompt = request.prompt
+        self._num_prompt = request.prompt.num_tokens
         self._features: Sequence[MediaFeature] = request.mm_features
         self._block_size = block_size
         self._output = ("output", request.request_id)
@@ -119,39 +121,41 @@ class RequestKeys:
         self.keys: list[int] = []
         self.outputs: list[int] = []
 
-    def key(self, index: int) -> int:
-        """Key of block `index`, all of whose tokens are known."""
-        while len(self.keys) <= index:
-            self._append_next()
-        return self.keys[index]
+    def upto(self, count: int) -> list[int]:
+        """Keys of at least the first `count` blocks, all of whose tokens are known."""
+        keys, size, table = self.keys, self._block_size, self._table
+        number = keys[-1] if keys else self._root
+        for start in range(len(keys) * size, count * size, size):
+            end = start + size
+            content = self._prompt.slice_key(start, end) if end <= self._num_prompt else self._with_output(start, end)
+            media = self._media(start, end) if self._next_feature < len(self._features) else ()
+            number = table.key(number, (content, media) if media else content)
+            keys.append(number)
+        return keys
 
-    def _append_next(self) -> None:
-        start = len(self.keys) * self._block_size
-        content = self._tokens(start, start + self._block_size)
-        if self._next_feature < len(self._features):
-            media = self._media(start, start + self._block_size)
-            content = (content, media) if media else content
-        self.keys.append(self._table.key(self.keys[-1] if self.keys else self._root, content))
+    def known(self) -> list[int]:
+        """All numbers that this request may still use as parents."""
+        return [self._root, *self.keys]
 
-    def _tokens(self, start: int, end: int) -> Hashable:
-        prompt, num_prompt = self._prompt, self._prompt.num_tokens
-        if end <= num_prompt:
-            return prompt.slice_key(start, end)
+    def _with_output(self, start: int, end: int) -> Hashable:
+        """Content of a block that ends in the output."""
+        prompt, num_prompt = self._prompt, self._num_prompt
         if isinstance(prompt, TokenPrompt):
-            outputs = tuple(self.outputs[max(0, start - num_prompt) : end - num_prompt])
-            return prompt.token_ids[start:] + outputs
+            outputs = self.outputs[max(0, start - num_prompt) : end - num_prompt]
+            return (*prompt.token_ids[start:], *outputs)
         if start >= num_prompt:
             return (TokenRun(self._output, start - num_prompt, end - start),)
-        head, tail = prompt.slice_key(start, num_prompt), TokenRun(self._output, 0, end - num_prompt)
-        return (*head, tail) if isinstance(prompt, RunPrompt) and isinstance(head, tuple) else (head, tail)
+        tail = TokenRun(self._output, 0, end - num_prompt)
+        if isinstance(prompt, RunPrompt):
+            return (*prompt.slice_key(start, num_prompt), tail)
+        return prompt.slice_key(start, num_prompt), tail
 
     def _media(self, start: int, end: int) -> tuple[Hashable, ...]:
+        """Keys of the items that a block overlaps."""
         found: list[Hashable] = []
-        index = self._next_feature
-        while index < len(self._features):
-            feature = self._features[index]
-            if feature.position.offset >= end:
-                break
+        features, index = self._features, self._next_feature
+        while index < len(features) and features[index].position.offset < end:
+            feature = features[index]
             found.append(self._media_key(feature.identifier, feature.position.offset, start))
             if feature.position.end > end:
                 break

@@ -1,8 +1,8 @@
 """The pool of KV blocks: who holds which block, which free block goes next, and which block holds a known prefix.
 
-Free blocks stand in one queue. Blocks without a key (nobody can find them again) are at its front and are taken in last-in, first-out order;
-blocks with a key follow in the order in which they were freed, so the prefix that has been unused longest is lost first. A block that is found
-again leaves the queue.
+Free blocks stand in one queue. Blocks without a key (nobody can find them again) are at its front and are taken in last-in,
+first-out order; blocks with a key follow in the order in which they were freed, so the prefix that has been unused longest is
+lost first. A block that is found again leaves the queue.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class BlockPool:
 
     Attributes:
         num_free: Blocks that can be taken, cached ones among them.
+        num_lost: Times that a key was lost.
     """
 
     __slots__ = (
@@ -49,12 +50,14 @@ class BlockPool:
         "enable_caching",
         "num_blocks",
         "num_free",
+        "num_lost",
     )
 
     def __init__(self, num_blocks: int, *, enable_caching: bool) -> None:
         self.num_blocks = num_blocks
         self.enable_caching = enable_caching
         self.num_free = num_blocks - 1
+        self.num_lost = 0
         self._refs = [0] * num_blocks
         self._key_of = [0] * num_blocks
         # The queue in two parts: a stack whose end is the front of the queue, and behind it the blocks with a key.
@@ -63,10 +66,15 @@ class BlockPool:
         # Blocks by key; several when the same prefix was computed twice at once, the first one then serves hits.
         self._found: dict[int, int | dict[int, None]] = {}
 
-    def find(self, key: int) -> int | None:
-        """A block that holds what `key` stands for; 0 when there is none."""
-        found = self._found.get(key, NULL_BLOCK)
-        return found if isinstance(found, int) else next(iter(found))
+    def find_all(self, keys: Sequence[int], start: int = 0) -> list[int]:
+        """Blocks that hold what the keys from `start` on stand for, up to the first that is not there."""
+        get, blocks = self._found.get, list[int]()
+        for index in range(start, len(keys)):
+            found = get(keys[index])
+            if found is None:
+                break
+            blocks.append(found if isinstance(found, int) else next(iter(found)))
+        return blocks
 
     def num_idle(self, blocks: Sequence[int]) -> int:
         """How many of `blocks` nobody holds, so that holding them makes the pool smaller."""
@@ -123,6 +131,7 @@ class BlockPool:
             self._found[key] = {found: None, block: None}
 
     def _lose_key(self, block: int) -> None:
+        self.num_lost += 1
         key, self._key_of[block] = self._key_of[block], 0
         found = self._found.pop(key, None)
         if isinstance(found, dict):
@@ -140,6 +149,7 @@ class BlockPool:
         self._cached_free.clear()
         self._found.clear()
         self._key_of = [0] * self.num_blocks
+        self.num_lost += 1
         return True
 
     def keys(self) -> Iterator[int]:

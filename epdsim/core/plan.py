@@ -7,8 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 from epdsim.core.items import MediaFeature
+
+NO_UPDATES: Mapping[int, MediaFeature] = MappingProxyType({})
+"""Nothing to send late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +36,20 @@ class NewRequestData:
     num_cached_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class CachedRequestData:
-    """The difference for a request that the workers already know.
+class CachedRequestData(NamedTuple):
+    """The difference for a request that the workers already know; a tuple, since a step has one for each request that goes on.
 
     Attributes:
         new_block_ids: Blocks added in this step, None when none were; the whole table when resumed.
         resumed: Whether it comes back from a preemption (v1-style runners only).
+        mm_updates: Fields that the workers lack, by item: sent late, or again, by strips other than the one at admission.
     """
 
     request_id: str
     num_computed_tokens: int
     new_block_ids: Sequence[int] | None
     resumed: bool = False
+    mm_updates: Mapping[int, MediaFeature] = NO_UPDATES
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ class RunPrompt:
             has one form.
     """
 
-    __slots__ = ("_ends", "runs")
+    __slots__ = ("_ends", "_shifts", "runs")
 
     def __init__(self, runs: Sequence[TokenRun]) -> None:
         joined: list[TokenRun] = []
@@ -74,20 +74,17 @@ class RunPrompt:
                 joined.append(run)
         self.runs = tuple(joined)
         self._ends = tuple(accumulate(run.length for run in joined))
+        self._shifts = tuple(run.start - (end - run.length) for run, end in zip(joined, self._ends, strict=True))
 
     @property
     def num_tokens(self) -> int:
         """Tokens in all."""
         return self._ends[-1] if self._ends else 0
 
-    def slice_key(self, start: int, end: int) -> Hashable:
+    def slice_key(self, start: int, end: int) -> tuple[TokenRun, ...]:
         """The runs clipped to the slice."""
         index = bisect_right(self._ends, start)
-        clipped: list[TokenRun] = []
-        while start < end:
-            run, run_end = self.runs[index], self._ends[index]
-            taken = min(end, run_end) - start
-            clipped.append(TokenRun(run.content, run.start + start - (run_end - run.length), taken))
-            start += taken
-            index += 1
-        return tuple(clipped)
+        content, shift, run_end = self.runs[index].content, self._shifts[index], self._ends[index]
+        if end <= run_end:
+            return (TokenRun(content, start + shift, end - start),)
+        return (TokenRun(content, start + shift, run_end - start), *self.slice_key(run_end, end))

@@ -1,7 +1,8 @@
 """vLLM's releases as dialects: the ideal plus what each release does otherwise.
 
 `DEVIATIONS` is the table: one row per rule, behaviour and span of releases. A new finding is a new row. What a row says was found
-by running the releases 0.25 to 0.33 or stands in the threads that it names; where no row says otherwise a release follows the ideal.
+by running the releases 0.25 to 0.33 or stands in the threads that it names; where no row says otherwise a release follows the
+ideal.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from epdsim.core import ec_gate, slots, strip
+from epdsim.core import ec_gate, encoder_cache, scheduler_rules, slots, strip
 from epdsim.core.errors import InputError
 from epdsim.core.rules import IDEAL, Dialect, Replacement, Rule
 
@@ -102,8 +103,29 @@ DEVIATIONS: tuple[Deviation, ...] = (
         strip.keep_subset,
         "under M-RoPE a covered item without keep-on-CPU fields is sent as an item without fields, not as nothing",
     ),
+    Deviation(
+        scheduler_rules.LONG_PREFILL,
+        FIRST,
+        30,
+        scheduler_rules.limit_always,
+        "the long-prefill threshold binds even a request that is alone",
+    ),
+    Deviation(
+        scheduler_rules.CHUNK_WHOLE,
+        FIRST,
+        33,
+        scheduler_rules.splits_unstarted_item,
+        "the guard against splitting an item does not see a chunk that starts with it (vLLM issue 52306, open)",
+    ),
+    Deviation(
+        encoder_cache.MISMATCH,
+        FIRST,
+        30,
+        encoder_cache.never_differ,
+        "an entry serves any item of its identifier, however many embeddings that needs (issue 55547)",
+    ),
 )
-"""Rows of the protocol; rows of one rule do not overlap."""
+"""Rows of the protocol and of the scheduler; rows of one rule do not overlap."""
 
 _RELEASE = re.compile(r"vllm-0\.(\d+)(\.\d+)?")
 

@@ -1,7 +1,7 @@
 """The scheduler of one engine: which tokens of which requests a step computes, on which KV blocks, with which encoder runs.
 
-It takes the decisions of vLLM's v1 scheduler, step by step and block by block. A plan costs no time; the caller says what a step yields by
-`update_from_output`. With async scheduling a caller plans step n + 1 before it hands in the output of step n.
+It takes the decisions of vLLM's v1 scheduler, step by step and block by block. A plan costs no time; the caller says what a
+step yields by `update_from_output`. With async scheduling a caller plans step n + 1 before it hands in the output of step n.
 
     scheduler = Scheduler(SchedulerConfig())
     scheduler.add_request(Request("r0", RunPrompt([TokenRun("text", 0, 100)]), max_tokens=2))
@@ -16,18 +16,18 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from epdsim.core.block_keys import RequestKeys
 from epdsim.core.errors import InputError
-from epdsim.core.items import MediaFeature
-from epdsim.core.plan import CachedRequestData, NewRequestData, StepPlan
+from epdsim.core.plan import StepPlan
 from epdsim.core.request import Request
 from epdsim.core.rules import IDEAL, Dialect
+from epdsim.core.scheduler_broadcast import step_plan
 from epdsim.core.scheduler_config import SchedulerConfig
 from epdsim.core.scheduler_engine import EngineState, StepDraft
 from epdsim.core.scheduler_fingerprint import fingerprint
 from epdsim.core.scheduler_running import schedule_running
 from epdsim.core.scheduler_state import RequestState
+from epdsim.core.scheduler_steady import steady_steps, take_steps
 from epdsim.core.scheduler_update import StepOutcome, finish, update
 from epdsim.core.scheduler_waiting import schedule_waiting
-from epdsim.core.strip import strip_covered
 
 __all__ = ["Scheduler", "StepOutcome"]
 
@@ -88,9 +88,9 @@ class Scheduler:
             raise InputError(f"request {request.request_id!r}", "a request of that id is alive", "use another id")
         embeds = tuple(engine.behaviour.item_slots(feature.position) for feature in request.mm_features)
         _check_admissible(engine, request, embeds)
-        end_tokens = min(request.prompt.num_tokens + request.max_tokens, self.config.max_model_len)
+        engine.forget_unused_keys()
         keys = RequestKeys(engine.table, request, self.config.block_size, self.dialect)
-        state = RequestState(request, keys, end_tokens, embeds)
+        state = RequestState(request, keys, embeds)
         engine.requests[request.request_id] = state
         engine.waiting.add(state)
 
@@ -107,7 +107,7 @@ class Scheduler:
         draft = StepDraft(engine)
         schedule_running(engine, draft)
         schedule_waiting(engine, draft)
-        plan = _plan(engine, draft)
+        plan = step_plan(engine, draft)
         engine.step += 1
         engine.finished, engine.preempted, engine.ec_loads = [], [], {}
         return plan
@@ -120,6 +120,22 @@ class Scheduler:
             sampled: Output tokens by request; None for one token of each request that reached the end of its known tokens.
         """
         return update(self._engine, plan, sampled)
+
+    def steady_steps(self) -> int:
+        """How many of the next steps decide nothing: one token for each running request; 0 when the next must be planned.
+
+        Holds until something is handed in from outside, except `add_request`, whose request joins at the first planned step.
+        """
+        return steady_steps(self._engine)
+
+    def take_steps(self, count: int) -> StepOutcome:
+        """Take steps that are steady, at once; the same as `schedule` and `update_from_output` that many times (FWD-EQ).
+
+        Args:
+            count: At least 1, at most what `steady_steps` said; fewer than that when a request was added meanwhile is the
+                caller's business, as a waiting request changes nothing about steps that were begun before it.
+        """
+        return take_steps(self._engine, count)
 
     def reset_prefix_cache(self) -> bool:
         """Forget all known prefixes; False and nothing done while a block is in use."""
@@ -138,67 +154,6 @@ class Scheduler:
     def fingerprint(self) -> str:
         """Digest of all that decides what the scheduler does next, the same under any renaming of blocks and of steps."""
         return fingerprint(self._engine)
-
-
-def _plan(engine: EngineState, draft: StepDraft) -> StepPlan:
-    """The plan of a draft; moves the requests' counters past it."""
-    is_v2 = engine.config.model_runner == "v2"
-    new = [_new_data(engine, draft, state) for state in draft.admitted + (draft.resumed if is_v2 else [])]
-    cached = [
-        CachedRequestData(state.request_id, state.num_computed, draft.new_blocks.get(state.request_id))
-        for state in draft.running
-    ]
-    if not is_v2:
-        cached += [
-            CachedRequestData(state.request_id, state.num_computed, list(state.blocks), resumed=True)
-            for state in draft.resumed
-        ]
-    return StepPlan(
-        step=engine.step,
-        num_scheduled_tokens=draft.num_scheduled,
-        scheduled_encoder_inputs=draft.encoder_inputs,
-        new=new,
-        cached=cached,
-        preempted=sorted(engine.preempted),
-        finished=sorted(engine.finished),
-        free_encoder_mm_hashes=engine.encoder_cache.take_freed(),
-        ec_loads=list(engine.ec_loads),
-        samples=_advance(engine, draft),
-    )
-
-
-def _advance(engine: EngineState, draft: StepDraft) -> list[str]:
-    """Count the scheduled tokens as computed; the ids that reach the end of their known tokens and so yield one."""
-    samples: list[str] = []
-    is_async = engine.config.async_scheduling
-    for request_id, num_tokens in draft.num_scheduled.items():
-        state = engine.requests[request_id]
-        state.num_computed += num_tokens
-        state.num_in_flight += num_tokens
-        if state.num_computed >= state.num_tokens + state.num_placeholders:
-            samples.append(request_id)
-            state.num_placeholders += is_async
-    return samples
-
-
-def _new_data(engine: EngineState, draft: StepDraft, state: RequestState) -> NewRequestData:
-    return NewRequestData(
-        request_id=state.request_id,
-        num_computed_tokens=state.num_computed,
-        block_ids=list(state.blocks),
-        mm_features=_stripped(engine, state.request.mm_features, state.num_computed),
-        num_prompt_tokens=state.num_tokens if engine.config.model_runner == "v2" else state.request.prompt.num_tokens,
-        num_cached_tokens=draft.hits[state.request_id],
-    )
-
-
-def _stripped(engine: EngineState, features: Sequence[MediaFeature], num_computed: int) -> Sequence[MediaFeature]:
-    config = engine.config
-    if config.strip == "off":
-        return features
-    return strip_covered(
-        features, num_computed, uses_mrope=config.uses_mrope, uses_xdrope=config.uses_xdrope, dialect=engine.dialect
-    )
 
 
 def _check_admissible(engine: EngineState, request: Request, embeds: Sequence[int]) -> None:

@@ -37,7 +37,8 @@ class SchedulerConfig:
         scheduler_reserve_full_isl: Admit only when all known tokens of the request fit in the free blocks.
         long_prefill_token_threshold: Tokens that one request may get in a step while others are alive; 0 for no limit.
         ec_role: The engine's side of the EC connector: `"none"`, `"producer"`, `"consumer"` or `"both"`.
-        strip: When payloads of prefix-covered items are left out of the broadcast: `"off"`, `"admission"`, `"deferred"`, `"resend"`.
+        strip: How payloads of prefix-covered items are left out of the broadcast: `"off"`, `"admission"`, `"deferred"` or
+            `"resend"` (see `core.strip`).
     """
 
     block_size: int = 16

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
-from epdsim.core.items import MediaFeature
+from epdsim.core.items import PlaceholderRange
 from epdsim.core.scheduler_engine import EngineState, StepDraft
 from epdsim.core.scheduler_state import RequestState
 
@@ -33,29 +33,28 @@ def choose_encoder_inputs(
 ) -> EncoderChoice:
     """Choose the encoder inputs of the chunk `[start, start + num_tokens)`.
 
-    Entries that are cached are held at once. Room for the others is made (older entries are evicted), but taken by `take_encoder_inputs`
-    only, when the chunk has its KV blocks.
+    Entries that are cached are held at once. Room for the others is made here, which evicts entries that nobody holds, but it
+    is taken by `take_encoder_inputs` only, once the chunk has its KV blocks.
     """
-    features, cache, behaviour = state.request.mm_features, engine.encoder_cache, engine.behaviour
+    features, cache, behaviour = state.features, engine.encoder_cache, engine.behaviour
+    whole_items = engine.config.disable_chunked_mm_input
+    stored = state.request.remote_embeds if engine.config.ec_role != "none" else ()
     end = start + num_tokens
     inputs: list[int] = []
     loads: list[int] = []
     repeats: list[int] = []
     chosen: dict[str, int] = {}
     num_encoded = num_held = 0
-    first = bisect_right(state.media_ends, start)
-    last = bisect_left(features, end, key=lambda feature: feature.position.offset)
-    for index in range(first, last):
-        feature = features[index]
-        identifier, position, num_embeds = feature.identifier, feature.position, state.media_embeds[index]
-        if engine.config.disable_chunked_mm_input and behaviour.splits_item(
-            start, start + num_tokens, position.offset, position.end
-        ):
+    for index in range(bisect_right(state.media_ends, start), bisect_left(state.media_starts, end)):
+        identifier, position, num_embeds = (
+            features[index].identifier,
+            features[index].position,
+            state.media_embeds[index],
+        )
+        if whole_items and behaviour.splits_item(start, end, position):
             num_tokens = max(0, position.offset - start)
             break
-        known = chosen.get(identifier)
-        if known is None:
-            known = cache.entries.get(identifier)
+        known = chosen.get(identifier, cache.entries.get(identifier))
         if known is not None and behaviour.differs(known, num_embeds):
             engine.refused.append(state.request_id)
             return EncoderChoice(0, [], [], [], 0)
@@ -67,11 +66,11 @@ def choose_encoder_inputs(
         if num_embeds > draft.encoder_embeds - num_encoded or not cache.make_room(num_held + num_embeds):
             num_tokens = max(0, position.offset - start)
             break
-        if not _embeds_in(feature, start, end):
+        if not _embeds_in(position, start, end):
             continue
         chosen[identifier] = num_embeds
         num_held += num_embeds
-        if engine.config.ec_role != "none" and identifier in state.request.remote_embeds:
+        if identifier in stored:
             loads.append(index)
         else:
             inputs.append(index)
@@ -81,21 +80,20 @@ def choose_encoder_inputs(
 
 def take_encoder_inputs(engine: EngineState, draft: StepDraft, state: RequestState, choice: EncoderChoice) -> None:
     """Take what a choice made room for."""
-    features, cache = state.request.mm_features, engine.encoder_cache
+    features, cache = state.features, engine.encoder_cache
     if choice.inputs:
         draft.encoder_inputs[state.request_id] = choice.inputs
         draft.encoder_embeds -= choice.num_embeds
-    for index in (*choice.inputs, *choice.loads):
+    for index in choice.inputs + choice.loads:
         cache.allocate(state.request_id, features, index, state.media_embeds[index])
-    if engine.config.ec_role in ("consumer", "both"):
-        engine.ec_loads.update(dict.fromkeys(features[index].identifier for index in choice.loads))
+    if choice.loads and engine.config.ec_role != "producer":
+        engine.ec_loads.update((features[index].identifier, None) for index in choice.loads)
     for index in choice.repeats:
         cache.reference(state.request_id, features, index)
 
 
-def _embeds_in(feature: MediaFeature, start: int, end: int) -> bool:
+def _embeds_in(position: PlaceholderRange, start: int, end: int) -> bool:
     """Whether an embedding of the item falls in `[start, end)`."""
-    position = feature.position
     if position.is_embed is None:
         return True
     return position.is_embed.find(1, max(0, start - position.offset), min(position.length, end - position.offset)) >= 0

@@ -1,105 +1,22 @@
 """The scheduler's memory, and the draft of the step that is being planned.
 
-`EngineState` is all that lasts from step to step; `StepDraft` holds what one step has left to give and what it has given so far. The
-phases (running, waiting, preemption, encoder, update) are functions over these two.
+`EngineState` is all that lasts from step to step; `StepDraft` holds what one step has left to give and what it has given so
+far. The phases (running, waiting, preemption, encoder, update) are functions over these two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from itertools import chain
 
 from epdsim.core.block_keys import BlockKeyTable
-from epdsim.core.encoder_cache import ITEM_SLOTS, MISMATCH, EncoderCache
-from epdsim.core.kv_blocks import HIT_LIMIT, BlockPool
-from epdsim.core.rules import Dialect, Rule
+from epdsim.core.encoder_cache import EncoderCache
+from epdsim.core.kv_blocks import BlockPool
+from epdsim.core.plan import CachedRequestData
+from epdsim.core.rules import Dialect
 from epdsim.core.scheduler_config import SchedulerConfig
 from epdsim.core.scheduler_queues import waiting_queue
+from epdsim.core.scheduler_rules import Behaviour
 from epdsim.core.scheduler_state import RequestState
-
-
-def limit_among_others(threshold: int, num_live: int) -> int:
-    """Tokens that one request may get in this step; 0 for no limit."""
-    return threshold if num_live > 1 else 0
-
-
-def splits_item(num_computed: int, end: int, item_start: int, item_end: int) -> bool:
-    """Whether a chunk `[num_computed, end)` that touches the item would leave a part of it for a later step."""
-    return end < item_end
-
-
-def confirmed_tokens(num_computed: int, num_placeholders: int) -> int:
-    """Tokens that no roll-back can take away."""
-    return num_computed - num_placeholders
-
-
-def least_urgent(running: list[RequestState], policy: str) -> int:
-    """Index of the request to preempt: the last to come, or under priorities the least urgent and among those the last to arrive."""
-    if policy != "priority":
-        return len(running) - 1
-    worst = max((state.request.priority, state.request.arrival_time) for state in running)
-    return next(i for i, state in enumerate(running) if (state.request.priority, state.request.arrival_time) == worst)
-
-
-def gives_back() -> bool:
-    """Whether a request that could not be admitted gives its encoder-cache references back."""
-    return True
-
-
-LONG_PREFILL = Rule(
-    "scheduler.long_prefill",
-    "The long-prefill threshold binds only while another request is alive.",
-    source="vLLM 0.31 and later; up to 0.30 it always binds",
-    ideal=limit_among_others,
-)
-CHUNK_WHOLE = Rule(
-    "scheduler.chunk_whole",
-    "With chunked media input off, no step ends inside a media item.",
-    source="vLLM issue 52306",
-    ideal=splits_item,
-)
-CONFIRMED = Rule(
-    "scheduler.confirmed",
-    "An encoder-cache entry is given up by confirmed progress, not by what steps under way may still lose.",
-    source="vLLM PR 45347",
-    ideal=confirmed_tokens,
-)
-VICTIM = Rule(
-    "scheduler.victim",
-    "Preempted is the last of the running requests, under priorities the least urgent.",
-    source="vLLM 0.32",
-    ideal=least_urgent,
-)
-GIVE_BACK = Rule(
-    "scheduler.give_back",
-    "A request that gets encoder-cache references but no KV blocks gives them back.",
-    source="vLLM PR 31857",
-    ideal=gives_back,
-)
-
-
-class Behaviour:
-    """The rules of a dialect that every step asks, looked up once."""
-
-    __slots__ = (
-        "confirmed",
-        "differs",
-        "gives_back",
-        "hit_limit",
-        "item_slots",
-        "long_prefill",
-        "splits_item",
-        "victim",
-    )
-
-    def __init__(self, dialect: Dialect) -> None:
-        self.confirmed: Callable[[int, int], int] = dialect[CONFIRMED]
-        self.differs: Callable[[int, int], bool] = dialect[MISMATCH]
-        self.gives_back = dialect[GIVE_BACK]
-        self.hit_limit: Callable[[int], int] = dialect[HIT_LIMIT]
-        self.item_slots = dialect[ITEM_SLOTS]
-        self.long_prefill: Callable[[int, int], int] = dialect[LONG_PREFILL]
-        self.splits_item: Callable[[int, int, int, int], bool] = dialect[CHUNK_WHOLE]
-        self.victim: Callable[[list[RequestState], str], int] = dialect[VICTIM]
 
 
 class EngineState:
@@ -120,6 +37,7 @@ class EngineState:
     """
 
     __slots__ = (
+        "_prune_at",
         "behaviour",
         "config",
         "dialect",
@@ -151,6 +69,40 @@ class EngineState:
         self.preempted: list[str] = []
         self.ec_loads: dict[str, None] = {}
         self.refused: list[str] = []
+        self._prune_at = 8 * config.num_gpu_blocks
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Blocks that hold `num_tokens` tokens."""
+        return -(-num_tokens // self.config.block_size)
+
+    def extend(self, state: RequestState, end: int) -> list[int]:
+        """Give the request blocks for its first `end` tokens; the caller has seen that the pool has them."""
+        added = self.pool.take(self.blocks_for(end) - len(state.blocks))
+        state.blocks += added
+        state.capacity = len(state.blocks) * self.config.block_size
+        return added
+
+    def publish(self, state: RequestState, num_tokens: int) -> None:
+        """Make the request's full blocks within its first `num_tokens` tokens findable."""
+        num_full = num_tokens // self.config.block_size
+        if num_full <= state.num_published or not self.pool.enable_caching:
+            return
+        pool, blocks, keys = self.pool, state.blocks, state.keys.upto(num_full)
+        for index in range(state.num_published, num_full):
+            pool.publish(blocks[index], keys[index])
+        state.num_published = num_full
+
+    def free_blocks(self, state: RequestState) -> None:
+        """Give up the request's block table."""
+        self.pool.release(state.blocks)
+        state.blocks = []
+        state.capacity = state.num_published = 0
+
+    def forget_unused_keys(self) -> None:
+        """Drop block keys that neither the pool nor a live request knows, once there are many of them."""
+        if len(self.table) > self._prune_at:
+            self.table.keep_only(chain(self.pool.keys(), *(state.keys.known() for state in self.requests.values())))
+            self._prune_at = max(8 * self.config.num_gpu_blocks, 2 * len(self.table))
 
     def clone(self) -> EngineState:
         """An independent copy."""
@@ -167,26 +119,6 @@ class EngineState:
         other.ec_loads = dict(self.ec_loads)
         return other
 
-    def blocks_for(self, num_tokens: int) -> int:
-        """Blocks that hold `num_tokens` tokens."""
-        return -(-num_tokens // self.config.block_size)
-
-    def publish(self, state: RequestState, num_tokens: int) -> None:
-        """Make the request's full blocks within its first `num_tokens` tokens findable."""
-        num_full = num_tokens // self.config.block_size
-        if num_full <= state.num_published or not self.pool.enable_caching:
-            return
-        pool, blocks, keys = self.pool, state.blocks, state.keys
-        for index in range(state.num_published, num_full):
-            pool.publish(blocks[index], keys.key(index))
-        state.num_published = num_full
-
-    def free_blocks(self, state: RequestState) -> None:
-        """Give up the request's block table."""
-        self.pool.release(state.blocks)
-        state.blocks = []
-        state.num_published = 0
-
 
 class StepDraft:
     """What a step has left to give, and what it has given.
@@ -197,25 +129,24 @@ class StepDraft:
         long_prefill: Tokens that one request may get; 0 for no limit.
         num_scheduled: Tokens given, by request, in order.
         encoder_inputs: Items to encode, by request.
-        new_blocks: Blocks added, by running request.
-        running: Running requests that got tokens.
-        admitted: Requests admitted for the first time.
-        resumed: Requests admitted again after a preemption.
-        hits: Tokens found in the prefix cache, by admission.
+        cached: Rows of running requests that go on.
+        samples: Ids that reach the end of their known tokens.
+        admitted: Requests admitted for the first time, with the tokens found in the prefix cache.
+        resumed: Requests admitted again after a preemption, likewise.
         preempts: Whether a request was preempted in this step, so that nobody is admitted.
     """
 
     __slots__ = (
         "admitted",
+        "cached",
         "encoder_embeds",
         "encoder_inputs",
-        "hits",
+        "is_async",
         "long_prefill",
-        "new_blocks",
         "num_scheduled",
         "preempts",
         "resumed",
-        "running",
+        "samples",
         "tokens",
     )
 
@@ -223,30 +154,38 @@ class StepDraft:
         config = engine.config
         self.tokens = config.max_num_batched_tokens
         self.encoder_embeds = config.max_num_encoder_input_tokens
+        self.is_async = config.async_scheduling
         self.long_prefill = 0
         if config.long_prefill_token_threshold:
             num_live = len(engine.running) + len(engine.waiting)
             self.long_prefill = engine.behaviour.long_prefill(config.long_prefill_token_threshold, num_live)
         self.num_scheduled: dict[str, int] = {}
         self.encoder_inputs: dict[str, list[int]] = {}
-        self.new_blocks: dict[str, list[int]] = {}
-        self.running: list[RequestState] = []
-        self.admitted: list[RequestState] = []
-        self.resumed: list[RequestState] = []
-        self.hits: dict[str, int] = {}
+        self.cached: list[CachedRequestData] = []
+        self.samples: list[str] = []
+        self.admitted: list[tuple[RequestState, int]] = []
+        self.resumed: list[tuple[RequestState, int]] = []
         self.preempts = False
 
-    def give(self, state: RequestState, num_tokens: int) -> None:
-        """Spend tokens on a request."""
+    def spend(self, state: RequestState, num_tokens: int) -> None:
+        """Give tokens to a request and count them as computed."""
         self.num_scheduled[state.request_id] = num_tokens
         self.tokens -= num_tokens
+        state.num_in_flight += num_tokens
+        state.num_computed += num_tokens
+        if state.num_computed >= state.num_tokens + state.num_placeholders:
+            self.samples.append(state.request_id)
+            if self.is_async:
+                state.num_placeholders += 1
 
-    def take_back(self, state: RequestState) -> None:
+    def take_back(self, victim: RequestState) -> None:
         """Undo what a running request, preempted after it was scheduled in this step, got."""
-        if state.request_id not in self.num_scheduled:
-            return
-        self.running.remove(state)
-        self.tokens += self.num_scheduled.pop(state.request_id)
-        self.new_blocks.pop(state.request_id, None)
-        for index in self.encoder_inputs.pop(state.request_id, ()):
-            self.encoder_embeds += state.media_embeds[index]
+        request_id = victim.request_id
+        num_tokens = self.num_scheduled.pop(request_id, 0)
+        if num_tokens:
+            self.tokens += num_tokens
+            victim.num_in_flight -= num_tokens
+            self.cached = [row for row in self.cached if row.request_id != request_id]
+            self.samples = [name for name in self.samples if name != request_id]
+            for index in self.encoder_inputs.pop(request_id, ()):
+                self.encoder_embeds += victim.media_embeds[index]

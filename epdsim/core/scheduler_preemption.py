@@ -28,7 +28,7 @@ def preempt_one(engine: EngineState, draft: StepDraft, index: int) -> tuple[Requ
 def preempt(engine: EngineState, victim: RequestState) -> None:
     """Send a request, already out of the running list, back to wait with nothing computed."""
     engine.free_blocks(victim)
-    engine.encoder_cache.release_all(victim.request_id, victim.request.mm_features)
+    engine.encoder_cache.release_all(victim.request_id, victim.features)
     victim.status = Status.PREEMPTED
     victim.num_computed = 0
     # Output of steps under way still counts when it comes back, but must not touch the counters that start afresh.

@@ -24,7 +24,7 @@ class WaitingQueue(Protocol):
         ...
 
     def add_first(self, states: Sequence[RequestState]) -> None:
-        """Bring back requests that were taken out or preempted, keeping their order, ahead of the others where the policy allows."""
+        """Bring back requests, in their order and ahead of the others where the policy allows."""
         ...
 
     def peek(self) -> RequestState:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 
 from epdsim.core.block_keys import RequestKeys
+from epdsim.core.items import MediaFeature
+from epdsim.core.prompt import TokenPrompt
 from epdsim.core.request import Request
 
 
@@ -21,8 +24,12 @@ class RequestState:
 
     Attributes:
         request: As it was added.
-        keys: Its block keys, and its output ids.
+        request_id: Its id.
+        features: Its media items in order of offset.
+        keys: Its block keys.
+        outputs: Ids of its output tokens, or None when it names its output without ids.
         status: Where it stands.
+        num_prompt: Tokens of the prompt.
         num_tokens: Known tokens: prompt and output so far.
         end_tokens: Known tokens at which it ends.
         num_computed: Tokens whose KV cache is written, or will be by steps that are under way.
@@ -30,49 +37,65 @@ class RequestState:
         num_in_flight: Tokens of steps whose output has not come back.
         num_stale: Those of them that were scheduled before the last preemption.
         blocks: Block table.
+        capacity: Tokens that the table has room for.
         num_published: Leading blocks of the table that can be found by others.
         num_remote: Leading tokens whose KV cache is still to be taken over at admission.
+        hit: Blocks found for its prefix the last time they were looked for.
+        hit_epoch: The pool's count of lost keys at that time; -1 when they must be looked for again.
+        media_starts: First token of each media span.
         media_ends: End of each media span.
         media_embeds: Encoder-cache slots of each item.
         last_media_end: End of the last span; 0 without media.
+        sent: Features as the workers hold them; followed only where the strip in force needs to know.
     """
 
     __slots__ = (
         "blocks",
+        "capacity",
         "end_tokens",
+        "features",
+        "hit",
+        "hit_epoch",
         "keys",
         "last_media_end",
         "media_embeds",
         "media_ends",
+        "media_starts",
         "num_computed",
         "num_in_flight",
         "num_placeholders",
+        "num_prompt",
         "num_published",
         "num_remote",
         "num_stale",
         "num_tokens",
+        "outputs",
         "request",
         "request_id",
+        "sent",
         "status",
     )
 
-    def __init__(self, request: Request, keys: RequestKeys, end_tokens: int, media_embeds: tuple[int, ...]) -> None:
+    def __init__(self, request: Request, keys: RequestKeys, media_embeds: tuple[int, ...]) -> None:
         self.request = request
         self.request_id = request.request_id
+        self.features = request.mm_features
         self.keys = keys
+        self.outputs = keys.outputs if isinstance(request.prompt, TokenPrompt) else None
         self.status = Status.WAITING
-        self.num_tokens = request.prompt.num_tokens
-        self.end_tokens = end_tokens
-        self.num_computed = 0
-        self.num_placeholders = 0
-        self.num_in_flight = 0
-        self.num_stale = 0
+        self.num_prompt = self.num_tokens = request.prompt.num_tokens
+        self.end_tokens = self.num_prompt + request.max_tokens
+        self.num_computed = self.num_placeholders = self.num_in_flight = self.num_stale = 0
         self.blocks: list[int] = []
-        self.num_published = 0
+        self.capacity = self.num_published = 0
         self.num_remote = request.num_remote_tokens
-        self.media_ends = tuple(feature.position.end for feature in request.mm_features)
+        self.hit: list[int] = []
+        self.hit_epoch = -1
+        self.media_starts = tuple(feature.position.offset for feature in self.features)
+        self.media_ends = tuple(feature.position.end for feature in self.features)
         self.media_embeds = media_embeds
         self.last_media_end = max(self.media_ends, default=0)
+        self.sent: Sequence[MediaFeature] = ()
 
     @property
     def urgency(self) -> tuple[int, float, str]:
@@ -85,5 +108,6 @@ class RequestState:
         for name in self.__slots__:
             setattr(other, name, getattr(self, name))
         other.keys = keys
+        other.outputs = None if self.outputs is None else keys.outputs
         other.blocks = list(self.blocks)
         return other

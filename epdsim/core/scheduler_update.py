@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from epdsim.core.plan import StepPlan
-from epdsim.core.prompt import TokenPrompt
 from epdsim.core.scheduler_engine import EngineState
 from epdsim.core.scheduler_state import RequestState, Status
 
 SYNTHETIC = (0,)
-"""What a request yields when nobody says: one token."""
+"""What a request yields when nobody says: one token, for prompts with ids a negative one that counts upwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,8 @@ def update(engine: EngineState, plan: StepPlan, sampled: Mapping[str, Sequence[i
     """Take the output of a step into account."""
     new_tokens: dict[str, int] = {}
     finished: list[str] = []
-    samples = frozenset(plan.samples) if sampled is None else frozenset[str]()
+    is_async = engine.config.async_scheduling
+    given: Mapping[str, Sequence[int]] = dict.fromkeys(plan.samples, SYNTHETIC) if sampled is None else sampled
     for request_id, num_scheduled in plan.num_scheduled_tokens.items():
         state = engine.requests.get(request_id)
         if state is None:
@@ -42,18 +42,18 @@ def update(engine: EngineState, plan: StepPlan, sampled: Mapping[str, Sequence[i
         is_stale = state.num_stale > 0
         if is_stale:
             state.num_stale -= num_scheduled
-        if state.media_ends:
+        if state.features:
             progress = engine.behaviour.confirmed(state.num_computed, state.num_placeholders)
-            engine.encoder_cache.release_past(request_id, state.request.mm_features, progress)
-        if sampled is None:
-            tokens = SYNTHETIC if request_id in samples else ()
-        else:
-            tokens = sampled.get(request_id, ())
+            engine.encoder_cache.release_past(request_id, state.features, progress)
+        tokens = given.get(request_id)
         if not tokens:
             continue
-        new_tokens[request_id] = _append(state, tokens, synthetic=sampled is None)
-        if engine.config.async_scheduling:
-            _settle(engine, state, new_tokens[request_id], is_stale=is_stale)
+        num_new = new_tokens[request_id] = min(len(tokens), state.end_tokens - state.num_tokens)
+        state.num_tokens += num_new
+        if state.outputs is not None:
+            state.outputs += tokens[:num_new] if sampled is not None else (-1 - len(state.outputs),)
+        if is_async:
+            _settle(engine, state, num_new, is_stale=is_stale)
         if state.num_tokens >= state.end_tokens:
             finish(engine, state)
             finished.append(request_id)
@@ -66,20 +66,10 @@ def finish(engine: EngineState, state: RequestState) -> None:
         engine.running.remove(state)
     else:
         engine.waiting.discard(state)
-    engine.encoder_cache.release_all(state.request_id, state.request.mm_features)
+    engine.encoder_cache.release_all(state.request_id, state.features)
     engine.free_blocks(state)
     engine.finished.append(state.request_id)
     del engine.requests[state.request_id]
-
-
-def _append(state: RequestState, tokens: Sequence[int], *, synthetic: bool) -> int:
-    num_new = min(len(tokens), state.end_tokens - state.num_tokens)
-    if isinstance(state.request.prompt, TokenPrompt):
-        # Synthetic ids are negative and count upwards, as if equal prompts were answered equally.
-        place = len(state.keys.outputs) + 1
-        state.keys.outputs += range(-place, -place - num_new, -1) if synthetic else tokens[:num_new]
-    state.num_tokens += num_new
-    return num_new
 
 
 def _settle(engine: EngineState, state: RequestState, num_new: int, *, is_stale: bool) -> None:

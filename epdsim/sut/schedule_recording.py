@@ -1,7 +1,8 @@
 """Replay of schedules recorded from a real vLLM: the same workload through the model, compared field by field.
 
-A recording is NDJSON, plain or gzipped, one workload a line: settings, requests with their arrival steps, aborts, and what the scheduler
-decided in each step. The replay feeds the recorded tokens back and compares every recorded field. It reads one line at a time.
+A recording is NDJSON, plain or gzipped, one workload a line: settings, requests with their arrival steps, aborts, and what the
+scheduler decided in each step. The replay feeds the recorded tokens back and compares every recorded field. It reads one line
+at a time.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from epdsim.core.errors import InputError
 from epdsim.core.items import BatchedKind, Field, MediaFeature, MediaItem, PlaceholderRange, TensorHandle
 from epdsim.core.plan import StepPlan
 from epdsim.core.prompt import TokenPrompt
+from epdsim.core.releases import named
 from epdsim.core.request import Request
-from epdsim.core.rules import IDEAL, Dialect, Replacement
+from epdsim.core.rules import Dialect
 from epdsim.core.scheduler import Scheduler
 from epdsim.core.scheduler_config import SchedulerConfig
-from epdsim.core.strip import keep_subset, payload_kind
+from epdsim.core.strip import payload_kind
 from epdsim.sut.replay import ReplayCount, ReplayReport
 
 STORY_STEPS = 3
@@ -142,7 +144,7 @@ def read_schedules(path: Path) -> Iterator[tuple[int, RecordedWorkload]]:
     line = 0
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as lines:
-            for line, text in enumerate(lines, 1):  # noqa: B007  (the place of an error below)
+            for line, text in enumerate(lines, 1):
                 yield line, decoder.decode(text)
     except msgspec.DecodeError as error:
         raise InputError(f"{path}, line {line}", f"it is not a recorded workload ({error})") from error
@@ -171,7 +173,7 @@ class WorkloadRun:
 
     def __init__(self, workload: RecordedWorkload, dialect: Dialect | None = None) -> None:
         self.workload = workload
-        self.scheduler = Scheduler(scheduler_config(workload), dialect or release_dialect(workload.config.vllm))
+        self.scheduler = Scheduler(scheduler_config(workload), dialect or named(f"vllm-{workload.config.vllm}"))
         self._late = [(request.arrival_step, request) for request in workload.requests]
         self._in_flight: deque[tuple[StepPlan, Mapping[str, Sequence[int]]]] = deque()
         self._depth = 1 if workload.config.async_scheduling else 0
@@ -192,7 +194,8 @@ class WorkloadRun:
             scheduler.update_from_output(*self._in_flight.popleft())
         ours = recorded_form(plan)
         ours["sampled"] = {
-            name: (sampled.get(name) or ["a token"]) if name in plan.samples else [] for name in plan.num_scheduled_tokens
+            name: (sampled.get(name) or ["a token"]) if name in plan.samples else []
+            for name in plan.num_scheduled_tokens
         }
         if workload.ec_store is not None:
             ours["ec_loads"] = list(plan.ec_loads)
@@ -289,17 +292,6 @@ def _request(recorded: RecordedRequest, stored: frozenset[str]) -> Request:
     )
 
 
-def _splits_untouched(num_computed: int, end: int, start: int, item_end: int) -> bool:
-    return num_computed < start and end < item_end
-
-
-def release_dialect(release: str) -> Dialect:
-    return IDEAL.replacing(release, {
-        "scheduler.chunk_whole": Replacement(_splits_untouched, "issue 52306"),
-        "strip.kept": Replacement(keep_subset, "0.32"),
-    })
-
-
 _LARGE = Field(TensorHandle("float32", (1,)), BatchedKind())
 _GRID = Field(TensorHandle("int64", (3,)), BatchedKind(keep_on_cpu=True))
 
@@ -308,4 +300,6 @@ def _feature(item: RecordedItem) -> MediaFeature:
     """An item with the fields that recorded ones have: a large one, and (audio aside) a grid that stays on the CPU."""
     fields = {"pixel_values": _LARGE} if item.modality == "audio" else {"pixel_values": _LARGE, "image_grid_thw": _GRID}
     mask = None if item.is_embed is None else bytes(item.is_embed)
-    return MediaFeature(item.modality, item.identifier, PlaceholderRange(item.offset, item.length, mask), MediaItem(fields))
+    return MediaFeature(
+        item.modality, item.identifier, PlaceholderRange(item.offset, item.length, mask), MediaItem(fields)
+    )

@@ -1,0 +1,95 @@
+"""What the workers are told: the plan of a step, with the features that the strip in force leaves in it.
+
+The strip is `core.strip`'s; here stands only when it is asked. `"admission"` strips what is covered when a request is sent;
+`"deferred"` sends a payload with the step that encodes it; `"resend"` strips at admission and gives a v1-style worker, which
+keeps what it got at the first admission, the missing fields when the request resumes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from epdsim.core.items import MediaFeature
+from epdsim.core.plan import CachedRequestData, NewRequestData, StepPlan
+from epdsim.core.scheduler_engine import EngineState, StepDraft
+from epdsim.core.scheduler_state import RequestState
+from epdsim.core.strip import defer_payloads, late_payloads, resend_on_resume, strip_covered
+
+
+def step_plan(engine: EngineState, draft: StepDraft) -> StepPlan:
+    """The plan of a draft."""
+    is_v2 = engine.config.model_runner == "v2"
+    cached = draft.cached
+    if engine.config.strip == "deferred" and draft.encoder_inputs:
+        cached = [_with_payloads(engine, draft, row) for row in cached]
+    if draft.resumed and not is_v2:
+        cached += [_resumed(engine, draft, state) for state, _ in draft.resumed]
+    new = draft.admitted + draft.resumed if is_v2 else draft.admitted
+    return StepPlan(
+        step=engine.step,
+        num_scheduled_tokens=draft.num_scheduled,
+        scheduled_encoder_inputs=draft.encoder_inputs,
+        new=[_new(engine, draft, state, num_cached) for state, num_cached in new],
+        cached=cached,
+        preempted=sorted(engine.preempted),
+        finished=sorted(engine.finished),
+        free_encoder_mm_hashes=engine.encoder_cache.take_freed(),
+        ec_loads=list(engine.ec_loads),
+        samples=draft.samples,
+    )
+
+
+def _new(engine: EngineState, draft: StepDraft, state: RequestState, num_cached: int) -> NewRequestData:
+    num_computed = state.num_computed - draft.num_scheduled[state.request_id]
+    state.sent = _admission_features(engine, draft, state, num_computed) if state.features else ()
+    return NewRequestData(
+        request_id=state.request_id,
+        num_computed_tokens=num_computed,
+        block_ids=list(state.blocks),
+        mm_features=state.sent,
+        num_prompt_tokens=state.num_tokens if engine.config.model_runner == "v2" else state.num_prompt,
+        num_cached_tokens=num_cached,
+    )
+
+
+def _admission_features(
+    engine: EngineState, draft: StepDraft, state: RequestState, num_computed: int
+) -> Sequence[MediaFeature]:
+    config, features = engine.config, state.features
+    if config.strip == "off":
+        return features
+    if config.strip == "deferred":
+        scheduled = draft.encoder_inputs.get(state.request_id, ())
+        return defer_payloads(
+            features, scheduled, uses_mrope=config.uses_mrope, uses_xdrope=config.uses_xdrope, dialect=engine.dialect
+        )
+    return strip_covered(
+        features, num_computed, uses_mrope=config.uses_mrope, uses_xdrope=config.uses_xdrope, dialect=engine.dialect
+    )
+
+
+def _resumed(engine: EngineState, draft: StepDraft, state: RequestState) -> CachedRequestData:
+    num_computed = state.num_computed - draft.num_scheduled[state.request_id]
+    row = CachedRequestData(state.request_id, num_computed, list(state.blocks), resumed=True)
+    if engine.config.strip == "deferred":
+        return _with_payloads(engine, draft, row)
+    if engine.config.strip == "resend" and state.features:
+        missing = resend_on_resume(state.features, num_computed, state.sent, engine.dialect)
+        return _updated(state, row, missing)
+    return row
+
+
+def _with_payloads(engine: EngineState, draft: StepDraft, row: CachedRequestData) -> CachedRequestData:
+    """The row of a known request with the payloads that its worker lacks for the items encoded in this step."""
+    scheduled = draft.encoder_inputs.get(row.request_id)
+    if not scheduled:
+        return row
+    state = engine.requests[row.request_id]
+    return _updated(state, row, late_payloads(state.features, scheduled, state.sent))
+
+
+def _updated(state: RequestState, row: CachedRequestData, missing: Mapping[int, MediaFeature]) -> CachedRequestData:
+    if not missing:
+        return row
+    state.sent = [state.features[index] if index in missing else one for index, one in enumerate(state.sent)]
+    return CachedRequestData(row.request_id, row.num_computed_tokens, row.new_block_ids, row.resumed, missing)

@@ -1,0 +1,108 @@
+"""Rules of the scheduler that a release, a policy or a defect changes, and what releases do in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from epdsim.core.encoder_cache import ITEM_SLOTS, MISMATCH
+from epdsim.core.items import PlaceholderRange
+from epdsim.core.kv_blocks import HIT_LIMIT
+from epdsim.core.rules import Dialect, Rule
+from epdsim.core.scheduler_state import RequestState
+
+
+def limit_among_others(threshold: int, num_live: int) -> int:
+    """Tokens that one request may get in a step; 0 for no limit."""
+    return threshold if num_live > 1 else 0
+
+
+def limit_always(threshold: int, num_live: int) -> int:
+    """The threshold, however many requests are alive: releases up to 0.30."""
+    assert num_live >= 0
+    return threshold
+
+
+def splits_item(num_computed: int, end: int, position: PlaceholderRange) -> bool:
+    """Whether a chunk `[num_computed, end)` that touches the item would leave a part of it for a later step."""
+    assert num_computed < position.end, "the chunk touches the item"
+    return end < position.end
+
+
+def splits_unstarted_item(num_computed: int, end: int, position: PlaceholderRange) -> bool:
+    """The same, but blind to a chunk that starts with the item: releases 0.25 to 0.33."""
+    return num_computed < position.offset and end < position.end
+
+
+def confirmed_tokens(num_computed: int, num_placeholders: int) -> int:
+    """Tokens that no roll-back can take away."""
+    return num_computed - num_placeholders
+
+
+def last_or_least_urgent(running: Sequence[RequestState], policy: str) -> int:
+    """Index of the request to preempt: the last in order, under priorities the least urgent and of these the last to arrive."""
+    if policy != "priority":
+        return len(running) - 1
+    urgencies = [(state.request.priority, state.request.arrival_time) for state in running]
+    return urgencies.index(max(urgencies))
+
+
+def gives_back() -> bool:
+    """Whether a request that could not be admitted gives its encoder-cache references back."""
+    return True
+
+
+LONG_PREFILL = Rule(
+    "scheduler.long_prefill",
+    "The long-prefill threshold binds only while another request is alive.",
+    source="vLLM 0.31; up to 0.30 it always binds",
+    ideal=limit_among_others,
+)
+CHUNK_WHOLE = Rule(
+    "scheduler.chunk_whole",
+    "With chunked media input off, no step ends inside a media item.",
+    source="vLLM issue 52306",
+    ideal=splits_item,
+)
+CONFIRMED = Rule(
+    "scheduler.confirmed",
+    "An encoder-cache entry is given up by confirmed progress, not by what steps under way may still lose.",
+    source="vLLM PR 45347",
+    ideal=confirmed_tokens,
+)
+VICTIM = Rule(
+    "scheduler.victim",
+    "Preempted is the last of the running requests, under priorities the least urgent.",
+    source="vLLM 0.32",
+    ideal=last_or_least_urgent,
+)
+GIVE_BACK = Rule(
+    "scheduler.give_back",
+    "A request that gets encoder-cache references but no KV blocks gives them back.",
+    source="vLLM PR 31857",
+    ideal=gives_back,
+)
+
+
+class Behaviour:
+    """The rules of a dialect that every step asks, looked up once."""
+
+    __slots__ = (
+        "confirmed",
+        "differs",
+        "gives_back",
+        "hit_limit",
+        "item_slots",
+        "long_prefill",
+        "splits_item",
+        "victim",
+    )
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.confirmed: Callable[[int, int], int] = dialect[CONFIRMED]
+        self.differs: Callable[[int, int], bool] = dialect[MISMATCH]
+        self.gives_back: Callable[[], bool] = dialect[GIVE_BACK]
+        self.hit_limit: Callable[[int], int] = dialect[HIT_LIMIT]
+        self.item_slots: Callable[[PlaceholderRange], int] = dialect[ITEM_SLOTS]
+        self.long_prefill: Callable[[int, int], int] = dialect[LONG_PREFILL]
+        self.splits_item: Callable[[int, int, PlaceholderRange], bool] = dialect[CHUNK_WHOLE]
+        self.victim: Callable[[Sequence[RequestState], str], int] = dialect[VICTIM]
