@@ -101,8 +101,8 @@ def measure(
 ) -> tuple[list[Cell], float]:
     """Broadcast the calibration plans; the cells, and how many bytes a rank hashes per ms."""
     plans = calibration_plans(options.chunk_bytes)
-    order = [(size, index) for size in readers for index in range(len(plans))]
-    results: dict[tuple[int, int], list[BroadcastResult]] = {key: [] for key in order}
+    order = list(range(len(plans)))
+    results: dict[tuple[int, int], list[BroadcastResult]] = {(size, index): [] for size in readers for index in order}
     shuffle = random.Random("calibrate").shuffle  # noqa: S311 - an order, not a secret
     digest_rates: list[float] = []
     with ExitStack() as stack:
@@ -114,9 +114,10 @@ def measure(
                 group.broadcast(plan, digest=False)
             digest_rates += [warm.size.payload_bytes / spent_ms for spent_ms in warm.digest_ms if spent_ms]
         for done in range(repeats):
-            shuffle(order)
-            for size, index in order:
-                results[size, index].append(groups[size].broadcast(plans[index], digest=False))
+            for size, group in groups.items():
+                shuffle(order)
+                for index in order:
+                    results[size, index].append(group.broadcast(plans[index], digest=False))
             if progress is not None:
                 progress(done + 1, repeats)
     cells = [

@@ -1,0 +1,71 @@
+"""Predicted against real: bytes exactly, contents exactly, times beside each other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from epdsim.core.errors import InputError
+from epdsim.core.strip import strip_covered
+from epdsim.cost.broadcast import BroadcastProfile
+from epdsim.payload import WireBytes, run_real_broadcast
+
+PROFILE = BroadcastProfile(chunk_bytes=64 << 10, in_band=False)
+
+
+@pytest.fixture(scope="module")
+def report(plans):
+    """Four images on two ranks: nothing cached, half of it, all of it; each in full and stripped."""
+    features = tuple(plans.feature(i, plans.handle(40_000, i), plans.handle(24, i)) for i in range(4))
+    made = [
+        plans.plan(strip_covered(features, computed) if strip else features, computed)
+        for computed in (0, 40, 80)
+        for strip in (False, True)
+    ]
+    return run_real_broadcast(made, 2, PROFILE, 3)
+
+
+def test_every_rank_holds_the_senders_tensors(report):
+    assert report.are_digests_equal
+    assert all(len(one.rank_digests) == 2 for one in report.plans)
+    assert len({digest for one in report.plans for digest in one.sender_digests}) == 8
+
+
+def test_bytes_are_as_predicted_with_and_without_strip(report):
+    assert report.are_bytes_equal
+    sockets = [one.wires[0].socket_bytes_per_reader > 0 for one in report.plans]
+    assert sockets == [True, True, True, True, True, False], "only the fully stripped plan fits a chunk"
+    full, unhit, half_full, half, whole, nothing = [one.size.payload_bytes for one in report.plans]
+    assert full == unhit == half_full == whole == 4 * 40_024
+    assert (half, nothing) == (2 * 40_024, 0)
+
+
+def test_times_are_told_beside_the_prediction(report):
+    for one in report.plans:
+        assert len(one.times_ms) == 3
+        assert one.times_ms[0] <= one.median_ms <= one.times_ms[-1]
+    judged = [replace(report.plans[0], predicted_ms=ms).is_within_spread for ms in (0, report.plans[0].median_ms, 1e9)]
+    assert judged == [False, True, False]
+    assert 0 <= report.num_within_spread <= len(report.plans)
+
+
+@pytest.mark.parametrize(
+    ("change", "claim"),
+    [
+        (lambda one: {"wires": (*one.wires, WireBytes(1, 5))}, "are_bytes_equal"),
+        (lambda one: {"received_bytes": ((1, one.size.total_bytes),)}, "are_bytes_equal"),
+        (lambda _: {"predicted_wire": WireBytes(2, 2)}, "are_bytes_equal"),
+        (lambda one: {"rank_digests": (one.sender_digests, one.sender_digests[::-1])}, "are_digests_equal"),
+    ],
+)
+def test_a_difference_anywhere_is_told(report, change, claim):
+    first, *others = report.plans
+    changed = replace(report, plans=(replace(first, **change(first)), *others))
+    assert not getattr(changed, claim)
+
+
+def test_nothing_to_compare_is_refused(plans):
+    for some, repeats in (([], 3), ([plans.plan([])], 0)):
+        with pytest.raises(InputError, match="at least one of each"):
+            run_real_broadcast(some, 2, PROFILE, repeats)
