@@ -33,7 +33,6 @@ ITEM_BYTES: Mapping[str, int] = MappingProxyType(
         "int64": 8,
         "uint64": 8,
         "float64": 8,
-        "complex32": 4,
         "complex64": 8,
         "complex128": 16,
     }
