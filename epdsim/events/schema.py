@@ -115,10 +115,10 @@ class Preempted(Event, frozen=True):
 
 
 class StepFinished(Event, frozen=True):
-    """One step of an engine: planned, broadcast and computed.
+    """One step of an engine, planned, broadcast and computed; or several alike that decided nothing, told as one.
 
     Attributes:
-        step: Its number.
+        step: Its number; of several, the first one's.
         num_tokens: Tokens computed.
         num_requests: Requests in it.
         num_running: Running requests after it.
@@ -129,6 +129,7 @@ class StepFinished(Event, frozen=True):
         broadcast_bytes: What the plan weighs, each unique tensor once.
         broadcast_bytes_unstripped: What the same plan would weigh without strip.
         free_blocks: KV blocks free after it.
+        num_steps: Steps told by this event; all figures are their sums.
     """
 
     step: int
@@ -142,6 +143,7 @@ class StepFinished(Event, frozen=True):
     broadcast_bytes: int = 0
     broadcast_bytes_unstripped: int = 0
     free_blocks: int = 0
+    num_steps: int = 1
 
 
 class StepPlanned(Event, frozen=True):

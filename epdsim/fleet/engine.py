@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from bisect import bisect_left
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import simpy
 
 from epdsim.core.plan import NewRequestData, StepPlan
 from epdsim.core.request import Request
-from epdsim.core.scheduler import Scheduler
+from epdsim.core.scheduler import Scheduler, StepOutcome
 from epdsim.core.strip import payload_kind
+from epdsim.cost.lm import StepLoad
 from epdsim.events import Admitted, EcLoaded, FirstToken, Preempted, RequestFinished, StepFinished, StepPlanned
 from epdsim.fleet.config import EnginePool
 from epdsim.fleet.render import RenderedRequest
 from epdsim.fleet.step_cost import BroadcastCost, StepBroadcast, step_load
-from epdsim.fleet.world import World
+from epdsim.fleet.world import World, on_grid
+
+Steps = Generator[simpy.Event, Any, None]
+
+_LONGEST_STRIDE = 64
+"""Steps that are looked ahead at most: an arrival makes the rest of the look-ahead worthless."""
 
 
 @dataclass(slots=True)
@@ -46,6 +54,7 @@ class EngineInstance:
         self._requests: dict[str, Request] = {}
         self._jobs: dict[str, _Job] = {}
         self._wake = world.env.event()
+        self._num_steps = 0
         world.env.process(self._run())
 
     @property
@@ -72,24 +81,58 @@ class EngineInstance:
             self._wake.succeed()
         return done
 
-    def _run(self) -> Generator[simpy.Event, Any, None]:
-        env, scheduler = self._world.env, self._scheduler
+    def _run(self) -> Steps:
+        scheduler = self._scheduler
         while True:
+            steady = scheduler.steady_steps() if self._world.takes_strides else 0
+            if steady > 1 and all(self._jobs[name].output_tokens for name in scheduler.running):
+                yield from self._stride(min(steady, _LONGEST_STRIDE))
+                continue
             plan = scheduler.schedule()
-            if plan.total_num_scheduled_tokens == 0:
+            if plan.total_num_scheduled_tokens:
+                yield from self._step(plan)
+            else:
                 # Only a new arrival can change what can be scheduled: stepping on would spin.
                 scheduler.update_from_output(plan)
-                self._wake = env.event()
+                self._wake = self._world.env.event()
                 yield self._wake
-                continue
-            started_ms = env.now
-            self._emit_decisions(plan)
-            broadcast = self._broadcast.of(plan, self._requests)
-            encode_ms = self._encode_ms(plan)
-            duration_ms = broadcast.total_ms + encode_ms + self._ec_load_ms(plan)
-            duration_ms += self._pool.lm.step_ms(step_load(plan, self._requests))
-            yield self._world.step_end(duration_ms)
-            self._finish_step(plan, started_ms, broadcast, encode_ms)
+
+    def _step(self, plan: StepPlan) -> Steps:
+        """One planned step."""
+        started_ms = self._world.env.now
+        self._emit_decisions(plan)
+        broadcast = self._broadcast.of(plan, self._requests)
+        encode_ms = self._encode_ms(plan)
+        duration_ms = broadcast.total_ms + encode_ms + self._ec_load_ms(plan)
+        yield self._world.step_end(duration_ms + self._pool.lm.step_ms(step_load(plan, self._requests)))
+        outcome = self._scheduler.update_from_output(plan)
+        num_tokens, num_requests = plan.total_num_scheduled_tokens, len(plan.num_scheduled_tokens)
+        self._emit_step(plan.step, num_tokens, num_requests, started_ms, broadcast, encode_ms=encode_ms)
+        self._take_tokens(outcome)
+
+    def _stride(self, num_steps: int) -> Steps:
+        """Steps that decide nothing, in one wait; a request that arrives meanwhile ends it with the step that is under way."""
+        env, started_ms = self._world.env, self._world.env.now
+        names = self._scheduler.running
+        broadcast = self._broadcast.plain(len(names))
+        ends_ms = self._stride_ends_ms(names, broadcast, num_steps)
+        self._wake = env.event()
+        yield self._world.step_end(ends_ms[-1] - started_ms) | self._wake
+        if env.now < ends_ms[-1] or self._wake.processed:
+            num_steps = bisect_left(ends_ms, env.now) + 1
+            yield self._world.step_end(ends_ms[num_steps - 1] - env.now)
+        outcome = self._scheduler.take_steps(num_steps)
+        self._emit_step(self._num_steps, num_steps * len(names), len(names), started_ms, broadcast, num_steps=num_steps)
+        self._take_tokens(outcome)
+
+    def _stride_ends_ms(self, names: Sequence[str], broadcast: StepBroadcast, num_steps: int) -> list[float]:
+        """When each step of a stride ends: contexts grow by one token per request and step."""
+        count = len(names)
+        context = sum(self._requests[name].prompt.num_tokens + self._jobs[name].output_tokens for name in names)
+        step_ms, now_ms = self._pool.lm.step_ms, self._world.env.now
+        loads = (StepLoad(0, 0, count, context + index * count) for index in range(num_steps))
+        durations_ms = (on_grid(broadcast.total_ms + step_ms(load)) for load in loads)
+        return list(accumulate(durations_ms, initial=now_ms))[1:]
 
     def _encode_ms(self, plan: StepPlan) -> float:
         """The encoder, where the engine runs it itself; one batch a step."""
@@ -110,26 +153,40 @@ class EngineInstance:
             self._world.emit(EcLoaded(now_ms, self.name, mm_hash, nbytes))
         return total_ms
 
-    def _finish_step(self, plan: StepPlan, started_ms: float, broadcast: StepBroadcast, encode_ms: float) -> None:
+    def _emit_step(
+        self,
+        step: int,
+        num_tokens: int,
+        num_requests: int,
+        started_ms: float,
+        broadcast: StepBroadcast,
+        *,
+        encode_ms: float = 0.0,
+        num_steps: int = 1,
+    ) -> None:
         scheduler, now_ms = self._scheduler, self._world.env.now
-        outcome = scheduler.update_from_output(plan)
+        self._num_steps = step + num_steps
         self._world.emit(
             StepFinished(
                 now_ms,
                 self.name,
-                plan.step,
-                plan.total_num_scheduled_tokens,
-                len(plan.num_scheduled_tokens),
+                step,
+                num_tokens,
+                num_requests,
                 scheduler.num_running,
                 scheduler.num_waiting,
                 now_ms - started_ms,
-                broadcast.total_ms,
-                encode_ms,
-                broadcast.sent_bytes,
-                broadcast.unstripped_bytes,
+                num_steps * on_grid(broadcast.total_ms),
+                on_grid(encode_ms),
+                num_steps * broadcast.sent_bytes,
+                num_steps * broadcast.unstripped_bytes,
                 scheduler.free_blocks,
+                num_steps,
             )
         )
+
+    def _take_tokens(self, outcome: StepOutcome) -> None:
+        now_ms = self._world.env.now
         for request_id, count in outcome.new_tokens.items():
             job = self._jobs[request_id]
             if count and not job.output_tokens and job.is_visible:

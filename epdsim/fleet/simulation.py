@@ -26,6 +26,7 @@ def simulate(
     *,
     concurrency: int | None = None,
     wants_detail: bool = False,
+    takes_strides: bool = True,
 ) -> float:
     """Run a workload through a fleet until every request has ended.
 
@@ -36,11 +37,12 @@ def simulate(
         sinks: Take every event.
         concurrency: For a closed loop: as many requests as this are in the system, arrival times are ignored.
         wants_detail: Make the events of detail too.
+        takes_strides: Let engines take many steps at once where these decide nothing; the outcome is the same (FWD-EQ).
 
     Returns:
         The simulated milliseconds at which the last event happened.
     """
-    world = World(config, sinks, wants_detail=wants_detail)
+    world = World(config, sinks, wants_detail=wants_detail, takes_strides=takes_strides)
     orchestrator = _build(world, family)
     source = iter(requests)
     if concurrency is None:

@@ -34,14 +34,16 @@ class World:
         env: SimPy's environment; times are milliseconds.
         config: The fleet.
         wants_detail: Whether events of detail are made at all.
+        takes_strides: Whether engines take many steps at once where these decide nothing; never with detail, which is per step.
         ec_store: Embeddings between encode and prefill.
         notices: What the user should read once, for example a fallback that was taken.
     """
 
-    def __init__(self, config: FleetConfig, sinks: Sequence[Sink], *, wants_detail: bool) -> None:
+    def __init__(self, config: FleetConfig, sinks: Sequence[Sink], *, wants_detail: bool, takes_strides: bool) -> None:
         self.env = simpy.Environment()
         self.config = config
         self.wants_detail = wants_detail
+        self.takes_strides = takes_strides and not wants_detail
         self.ec_store = EcStore(config.ec_capacity_bytes)
         self.notices: list[str] = []
         self._sinks = tuple(sinks)

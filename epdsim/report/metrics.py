@@ -204,7 +204,7 @@ class MetricsSink:
         if self._start_ms < 0:
             return
         totals = self._totals
-        totals.counts["steps"] += 1
+        totals.counts["steps"] += event.num_steps
         totals.counts["broadcast_bytes"] += event.broadcast_bytes
         totals.counts["broadcast_bytes_unstripped"] += event.broadcast_bytes_unstripped
         totals.broadcast_ms += event.broadcast_ms
