@@ -6,6 +6,7 @@ far. The phases (running, waiting, preemption, encoder, update) are functions ov
 
 from __future__ import annotations
 
+import sys
 from itertools import chain
 
 from epdsim.core.block_keys import BlockKeyTable
@@ -17,6 +18,9 @@ from epdsim.core.scheduler_config import SchedulerConfig
 from epdsim.core.scheduler_queues import waiting_queue
 from epdsim.core.scheduler_rules import Behaviour
 from epdsim.core.scheduler_state import RequestState
+
+NEVER = sys.maxsize
+"""More tokens than any request has."""
 
 
 class EngineState:
@@ -84,19 +88,23 @@ class EngineState:
 
     def publish(self, state: RequestState, num_tokens: int) -> None:
         """Make the request's full blocks within its first `num_tokens` tokens findable."""
+        if not self.pool.enable_caching:
+            state.publish_at = NEVER
+            return
         num_full = num_tokens // self.config.block_size
-        if num_full <= state.num_published or not self.pool.enable_caching:
+        if num_full <= state.num_published:
             return
         pool, blocks, keys = self.pool, state.blocks, state.keys.upto(num_full)
         for index in range(state.num_published, num_full):
             pool.publish(blocks[index], keys[index])
         state.num_published = num_full
+        state.publish_at = (num_full + 1) * self.config.block_size
 
     def free_blocks(self, state: RequestState) -> None:
         """Give up the request's block table."""
         self.pool.release(state.blocks)
         state.blocks = []
-        state.capacity = state.num_published = 0
+        state.capacity = state.num_published = state.publish_at = 0
 
     def forget_unused_keys(self) -> None:
         """Drop block keys that neither the pool nor a live request knows, once there are many of them."""
@@ -167,14 +175,21 @@ class StepDraft:
         self.resumed: list[tuple[RequestState, int]] = []
         self.preempts = False
 
+    def limited(self, num_tokens: int) -> int:
+        """As many of the wanted tokens as one request may get now."""
+        if 0 < self.long_prefill < num_tokens:
+            num_tokens = self.long_prefill
+        return min(num_tokens, self.tokens)
+
     def spend(self, state: RequestState, num_tokens: int) -> None:
         """Give tokens to a request and count them as computed."""
-        self.num_scheduled[state.request_id] = num_tokens
+        request_id = state.request_id
+        self.num_scheduled[request_id] = num_tokens
         self.tokens -= num_tokens
         state.num_in_flight += num_tokens
-        state.num_computed += num_tokens
-        if state.num_computed >= state.num_tokens + state.num_placeholders:
-            self.samples.append(state.request_id)
+        state.num_computed = num_computed = state.num_computed + num_tokens
+        if num_computed >= state.num_tokens + state.num_placeholders:
+            self.samples.append(request_id)
             if self.is_async:
                 state.num_placeholders += 1
 

@@ -17,15 +17,20 @@ def schedule_running(engine: EngineState, draft: StepDraft) -> None:
     index = 0
     while index < len(running) and draft.tokens > 0:
         state = running[index]
-        num_tokens = _wanted_tokens(draft, state)
+        num_computed = state.num_computed
+        num_tokens = state.num_tokens + state.num_placeholders - num_computed
+        if num_tokens > 1:
+            num_tokens = draft.limited(num_tokens)
+        if state.num_placeholders and _ends_under_way(state):
+            num_tokens = 0
         choice: EncoderChoice | None = None
-        if state.num_computed < state.last_media_end and num_tokens:
-            choice = choose_encoder_inputs(engine, draft, state, state.num_computed, num_tokens)
+        if num_computed < state.last_media_end and num_tokens:
+            choice = choose_encoder_inputs(engine, draft, state, num_computed, num_tokens)
             num_tokens = choice.num_tokens
-        if num_tokens == 0:
+        if not num_tokens:
             index += 1
             continue
-        end = state.num_computed + num_tokens
+        end = num_computed + num_tokens
         added: Sequence[int] | None = None
         if end > state.capacity:
             while engine.blocks_for(end) - len(state.blocks) > pool.num_free:
@@ -33,20 +38,15 @@ def schedule_running(engine: EngineState, draft: StepDraft) -> None:
                 if victim is state:
                     return
             added = engine.extend(state, end)
-        draft.cached.append(CachedRequestData(state.request_id, state.num_computed, added))
-        engine.publish(state, min(end, state.num_tokens))
+        draft.cached.append(CachedRequestData(state.request_id, num_computed, added))
+        if end >= state.publish_at:
+            engine.publish(state, min(end, state.num_tokens))
         draft.spend(state, num_tokens)
         if choice is not None:
             take_encoder_inputs(engine, draft, state, choice)
         index += 1
 
 
-def _wanted_tokens(draft: StepDraft, state: RequestState) -> int:
-    """Tokens that the request can use in this step, as far as budgets of tokens go."""
-    num_placeholders, num_computed = state.num_placeholders, state.num_computed
-    if num_placeholders and num_computed + 2 - num_placeholders >= state.end_tokens:
-        return 0  # a step under way yields its last token
-    num_tokens = state.num_tokens + num_placeholders - num_computed
-    if 0 < draft.long_prefill < num_tokens:
-        num_tokens = draft.long_prefill
-    return min(num_tokens, draft.tokens)
+def _ends_under_way(state: RequestState) -> bool:
+    """Whether steps under way yield the request's last token (async scheduling)."""
+    return state.num_computed + 2 - state.num_placeholders >= state.end_tokens

@@ -39,6 +39,7 @@ class RequestState:
         blocks: Block table.
         capacity: Tokens that the table has room for.
         num_published: Leading blocks of the table that can be found by others.
+        publish_at: Tokens from which on there may be more of them.
         num_remote: Leading tokens whose KV cache is still to be taken over at admission.
         hit: Blocks found for its prefix the last time they were looked for.
         hit_epoch: The pool's count of lost keys at that time; -1 when they must be looked for again.
@@ -70,6 +71,7 @@ class RequestState:
         "num_stale",
         "num_tokens",
         "outputs",
+        "publish_at",
         "request",
         "request_id",
         "sent",
@@ -87,7 +89,7 @@ class RequestState:
         self.end_tokens = self.num_prompt + request.max_tokens
         self.num_computed = self.num_placeholders = self.num_in_flight = self.num_stale = 0
         self.blocks: list[int] = []
-        self.capacity = self.num_published = 0
+        self.capacity = self.num_published = self.publish_at = 0
         self.num_remote = request.num_remote_tokens
         self.hit: list[int] = []
         self.hit_epoch = -1

@@ -30,28 +30,30 @@ class StepOutcome:
 
 def update(engine: EngineState, plan: StepPlan, sampled: Mapping[str, Sequence[int]] | None) -> StepOutcome:
     """Take the output of a step into account."""
+    requests, cache, is_async = engine.requests, engine.encoder_cache, engine.config.async_scheduling
+    given: Mapping[str, Sequence[int]] = dict.fromkeys(plan.samples, SYNTHETIC) if sampled is None else sampled
     new_tokens: dict[str, int] = {}
     finished: list[str] = []
-    is_async = engine.config.async_scheduling
-    given: Mapping[str, Sequence[int]] = dict.fromkeys(plan.samples, SYNTHETIC) if sampled is None else sampled
     for request_id, num_scheduled in plan.num_scheduled_tokens.items():
-        state = engine.requests.get(request_id)
+        state = requests.get(request_id)
         if state is None:
             continue  # aborted while the step was under way
         state.num_in_flight -= num_scheduled
         is_stale = state.num_stale > 0
         if is_stale:
             state.num_stale -= num_scheduled
-        if state.features:
+        if state.features and cache.held(request_id):
             progress = engine.behaviour.confirmed(state.num_computed, state.num_placeholders)
-            engine.encoder_cache.release_past(request_id, state.features, progress)
+            cache.release_past(request_id, state.features, progress)
         tokens = given.get(request_id)
         if not tokens:
             continue
-        num_new = new_tokens[request_id] = min(len(tokens), state.end_tokens - state.num_tokens)
+        if len(tokens) > state.end_tokens - state.num_tokens:
+            tokens = tokens[: state.end_tokens - state.num_tokens]
+        new_tokens[request_id] = num_new = len(tokens)
         state.num_tokens += num_new
         if state.outputs is not None:
-            state.outputs += tokens[:num_new] if sampled is not None else (-1 - len(state.outputs),)
+            state.outputs += tokens if sampled is not None else (-1 - len(state.outputs),)
         if is_async:
             _settle(engine, state, num_new, is_stale=is_stale)
         if state.num_tokens >= state.end_tokens:
@@ -77,7 +79,7 @@ def _settle(engine: EngineState, state: RequestState, num_new: int, *, is_stale:
     if not is_stale:
         state.num_placeholders -= num_new
         assert state.num_placeholders >= 0, "a token came without a placeholder"
-    if state.status is Status.RUNNING:
+    if state.num_tokens >= state.publish_at and state.status is Status.RUNNING:
         engine.publish(state, state.num_computed - state.num_placeholders)
 
 

@@ -55,9 +55,8 @@ def _admit(engine: EngineState, draft: StepDraft, state: RequestState) -> bool:
     hit = find_prefix(engine, state)
     num_local = len(hit) * engine.config.block_size
     num_computed = max(num_local, min(state.num_remote, state.num_tokens - 1))
-    num_tokens = state.num_tokens - num_computed
-    if 0 < draft.long_prefill < num_tokens:
-        num_tokens = draft.long_prefill
+    num_tokens = draft.long_prefill or state.num_tokens
+    num_tokens = min(num_tokens, state.num_tokens - num_computed)
     if num_tokens > draft.tokens:
         if not engine.config.enable_chunked_prefill:
             return False
