@@ -470,10 +470,22 @@ class TestOverlay:
         )
         workload = build_workload({**KINDS["azure"], "overlay": {**OVERLAY, "seed": 9}}, folder, 1)
         assert (
-            "image overlay: share 0.4, count uniform (low 1, high 3), size 360x640, 0.5 of them from a pool of 4"
+            "image overlay: share 0.4 of requests, count uniform (low 1, high 3), size 360x640, 0.5 of them from a pool of 4"
             in workload.assumptions
         )
         assert "seed 9" in workload.assumptions
+
+    def test_pictures_of_a_run_come_with_it_wherever_it_stands(self):
+        spec = self.spec(per="run", share=0.5, count=2)
+        runs = [TokenRun(("block", index), 0, 16) for index in range(40)]
+        first, second = overlay_images(
+            [WorkloadRequest("a", 0.0, tuple(runs), 1), WorkloadRequest("b", 1.0, tuple(runs[:30]), 1)], spec, 5
+        )
+        assert second.parts == first.parts[: len(second.parts)]
+        owners = [before for before, part in pairwise(first.parts) if isinstance(part, MediaRef)]
+        assert 2 * 10 <= len(owners) <= 2 * 30
+        assert text_of(first) == tuple(runs)
+        assert "behind their run" in spec.statement(5)
 
     def test_shares_of_none_and_all(self):
         plain = self.requests(40)
