@@ -2,7 +2,6 @@
 
 from epdsim.fleet.composer import PREFILL_PAYLOADS
 from epdsim.fleet.config import (
-    ROUTERS,
     TOPOLOGIES,
     EncodePool,
     EnginePool,
@@ -11,6 +10,7 @@ from epdsim.fleet.config import (
     RenderPool,
 )
 from epdsim.fleet.render import RenderedRequest, Renderer
+from epdsim.fleet.routing import ROUTERS
 from epdsim.fleet.simulation import simulate
 
 __all__ = [

@@ -13,7 +13,6 @@ from epdsim.cost.lm import LmCost
 from epdsim.cost.render import RenderCost
 
 TOPOLOGIES = ("aggregated", "p+d", "e+pd", "e+p+d")
-ROUTERS = ("round_robin", "least_loaded")
 
 
 @dataclass(frozen=True, slots=True)

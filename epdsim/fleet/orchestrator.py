@@ -111,7 +111,7 @@ class Orchestrator:
         legs = encode_legs(rendered.source.request_id, rendered.prompt, rendered.tables)
         for leg, (mm_hash, media) in zip(legs, rendered.media.items(), strict=True):
             if not store.is_ready(mm_hash) and not store.is_reserved(mm_hash):
-                self._send_encode(rendered.source.request_id, leg, mm_hash, media)
+                self._send_encode(rendered, leg, mm_hash, media)
             if store.is_reserved(mm_hash):
                 pending.append(self._encoding[mm_hash])
             store.pin(mm_hash)
@@ -120,9 +120,10 @@ class Orchestrator:
             yield simpy.AllOf(self._world.env, pending)
         return leased
 
-    def _send_encode(self, request_id: str, leg: Leg, mm_hash: str, media: RenderedMedia) -> None:
+    def _send_encode(self, rendered: RenderedRequest, leg: Leg, mm_hash: str, media: RenderedMedia) -> None:
         """Reserve an item's entry, and queue it at an encoder once its body has arrived."""
-        world, instance = self._world, self._to_encode(self._encode)
+        world, request_id = self._world, rendered.source.request_id
+        instance = self._to_encode(self._encode, rendered.prompt)
         nbytes = body_bytes(leg)
         world.emit(LegSent(world.env.now, NAME, request_id, "encode", instance.name, nbytes, "full"))
         world.ec_store.reserve(mm_hash, media.embedding_bytes)
@@ -148,7 +149,7 @@ class Orchestrator:
             arrival_time=source.arrival_ms,
             remote_embeds=frozenset(rendered.media) if self._encode else frozenset(),
         )
-        engine = self._to_prefill(self._prefill)
+        engine = self._to_prefill(self._prefill, rendered.prompt)
         counted = by_payload if rendered.items else {}
         sent = LegSent(
             world.env.now, NAME, source.request_id, stage, engine.name, by_payload[payload], payload, counted
@@ -164,7 +165,7 @@ class Orchestrator:
     def _hand_over(self, rendered: RenderedRequest, prefill: EngineInstance) -> Steps:
         """Move the KV cache to a decode engine and let it generate all tokens from the prompt's last position on."""
         world, source, num_tokens = self._world, rendered.source, rendered.prompt.num_tokens
-        engine = self._to_decode(self._decode)
+        engine = self._to_decode(self._decode, rendered.prompt)
         leg = decode_call(rendered, -(-num_tokens // engine.block_size))
         nbytes = body_bytes(leg)
         world.emit(LegSent(world.env.now, NAME, source.request_id, "decode", engine.name, nbytes))

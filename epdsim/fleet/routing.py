@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeVar
+
+from epdsim.core.prompt import RunPrompt, TokenRun
 
 
 class Loaded(Protocol):
-    """What a router may ask an instance's own books of: requests sent to it and not yet answered."""
+    """What a router may ask of an instance: requests sent to it and not yet answered, in the orchestrator's books."""
 
     outstanding: int
 
 
-I = TypeVar("I", bound=Loaded)  # noqa: E741 - the instance type of a pool
-Router = Callable[[Sequence[I]], I]
+Instance = TypeVar("Instance", bound=Loaded)
+
+
+class Router(Protocol):
+    """Chooses an instance."""
+
+    def __call__(self, pool: Sequence[Instance], prompt: RunPrompt) -> Instance:
+        """The instance of a pool that gets the request with this prompt."""
+        ...
 
 
 class RoundRobin:
@@ -22,7 +32,7 @@ class RoundRobin:
     def __init__(self) -> None:
         self._next = 0
 
-    def __call__(self, pool: Sequence[I]) -> I:
+    def __call__(self, pool: Sequence[Instance], prompt: RunPrompt) -> Instance:  # noqa: ARG002
         """The next in turn."""
         chosen = pool[self._next % len(pool)]
         self._next += 1
@@ -35,7 +45,7 @@ class LeastLoaded:
     def __init__(self) -> None:
         self._next = 0
 
-    def __call__(self, pool: Sequence[I]) -> I:
+    def __call__(self, pool: Sequence[Instance], prompt: RunPrompt) -> Instance:  # noqa: ARG002
         """The least loaded, looking first at the one after the last chosen."""
         order = [(self._next + step) % len(pool) for step in range(len(pool))]
         index = min(order, key=lambda candidate: pool[candidate].outstanding)
@@ -43,6 +53,49 @@ class LeastLoaded:
         return pool[index]
 
 
-def router(name: str) -> RoundRobin | LeastLoaded:
-    """A fresh router by its name in scenario files."""
-    return {"round_robin": RoundRobin, "least_loaded": LeastLoaded}[name]()
+class PrefixAffinity:
+    """Where the longest beginning of the prompt was sent last, unless that instance is much busier than the least loaded one.
+
+    Its memory is what it sent, not what the instances still hold: like a real router's index it can be stale.
+
+    Args:
+        remembered: Beginnings of prompts that it remembers, least recently used first to go.
+        busier: Outstanding requests more than the least loaded one's, from which on load decides.
+    """
+
+    def __init__(self, remembered: int = 1 << 18, busier: int = 8) -> None:
+        self._remembered, self._busier = remembered, busier
+        self._sent: OrderedDict[int, int] = OrderedDict()
+        self._least_loaded = LeastLoaded()
+
+    def __call__(self, pool: Sequence[Instance], prompt: RunPrompt) -> Instance:
+        """The instance that knows most of the prompt."""
+        beginnings = list(_beginnings(prompt.runs))
+        known = next((self._sent[one] for one in reversed(beginnings) if one in self._sent), None)
+        chosen = None if known is None else pool[known]
+        if chosen is None or chosen.outstanding > min(one.outstanding for one in pool) + self._busier:
+            chosen = self._least_loaded(pool, prompt)
+        index = next(place for place, one in enumerate(pool) if one is chosen)
+        for beginning in beginnings:
+            self._sent[beginning] = index
+            self._sent.move_to_end(beginning)
+        while len(self._sent) > self._remembered:
+            self._sent.popitem(last=False)
+        return chosen
+
+
+def _beginnings(runs: Sequence[TokenRun]) -> Iterator[int]:
+    """One key for each beginning of the prompt that ends with a run."""
+    key = 0
+    for run in runs:
+        key = hash((key, run))
+        yield key
+
+
+ROUTERS = {"round_robin": RoundRobin, "least_loaded": LeastLoaded, "prefix_affinity": PrefixAffinity}
+"""By their names in scenario files."""
+
+
+def router(name: str) -> Router:
+    """A fresh router."""
+    return ROUTERS[name]()

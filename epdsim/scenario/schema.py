@@ -86,7 +86,7 @@ class FleetSpec(Strict):
 
     topology: Literal["aggregated", "p+d", "e+pd", "e+p+d"] = "aggregated"
     dialect: str = "ideal"
-    router: Literal["round_robin", "least_loaded"] = "round_robin"
+    router: Literal["round_robin", "least_loaded", "prefix_affinity"] = "round_robin"
     prefill_payload: Literal["full", "metadata", "deferred"] = "metadata"
     ec_capacity_gib: Annotated[float, Field(gt=0)] | None = None
     render: RenderPoolSpec = Field(default_factory=RenderPoolSpec)
