@@ -146,7 +146,8 @@ class _ItemReplay:
         size.compare(place, "length of b64", len(line.b64), blob_size(item))
         encoded = encode_blob(item)
         if encoded != line.b64:
-            both.compare(place, "b64", line.b64, encoded)
+            at = next((i for i, (a, b) in enumerate(zip(line.b64, encoded, strict=False)) if a != b), 0)
+            both.compare(place, f"b64{_differing_field(line)}, from character {at}", line.b64[at:], encoded[at:])
             return
         try:
             decoded = decode_blob(line.b64)
@@ -158,6 +159,16 @@ class _ItemReplay:
             both.compare(place, "reencodes_identically", line.reencodes_identically, again)
             return
         both.compare(place, "item", _canonical(line.item), _canonical(item_to_neutral(decoded)))
+
+
+def _differing_field(line: _Item) -> str:
+    """The first field in which the recorded blob is not the recorded item; nothing when it is none of them."""
+    try:
+        theirs = item_to_neutral(decode_blob(line.b64))
+    except InputError:
+        return ""
+    names = [name for name in {**line.item, **theirs} if line.item.get(name) != theirs.get(name)]
+    return f" of field {names[0]!r}" if names else ""
 
 
 class _ExtractReplay:
