@@ -79,11 +79,11 @@ def run_fleet() -> Callable[..., Run]:
     return run
 
 
-@pytest.fixture(name="small_fleet")
+@pytest.fixture(name="small_fleet", scope="session")
 def _small_fleet() -> Callable[..., FleetConfig]:
     return small_fleet
 
 
-@pytest.fixture(name="chat")
+@pytest.fixture(name="chat", scope="session")
 def _chat() -> Callable[..., WorkloadRequest]:
     return chat
