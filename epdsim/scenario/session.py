@@ -18,7 +18,6 @@ from epdsim.report.table import console, millis, nbytes, print_table, summary_ro
 from epdsim.scenario.claims import Comparison, Verdict, compare, judge
 from epdsim.scenario.loader import Scenario, load_scenario
 from epdsim.scenario.points import Point, metric
-from epdsim.scenario.real import RealRun, real_rows, run_real_point
 from epdsim.scenario.runner import ScenarioResult, run_scenario
 
 _SHOW_EVERY = 500
@@ -192,6 +191,8 @@ def run_real(path: Path, overrides: Sequence[str], profile: Path | None, *, seed
 
     Times are judged too when a profile of this host is given: without one the constants are another host's.
     """
+    from epdsim.scenario.real import RealRun, real_rows, run_real_point  # noqa: PLC0415 - torch takes seconds to import
+
     scenario = load(path, overrides, profile)
     chosen = scenario.spec.seed if seed is None else seed
     runs: list[RealRun] = []

@@ -180,7 +180,7 @@ def test_strides_do_happen(small_fleet, chat) -> None:
     simulate(small_fleet(), FAMILY, requests, [events.append])
     steps = [event for event in events if isinstance(event, StepFinished)]
     assert max(step.num_steps for step in steps) > 20
-    assert sum(step.num_steps for step in steps) > 200
+    assert sum(step.num_steps for step in steps) >= 200
     assert len(steps) < 30
     (first,) = (event for event in events if isinstance(event, FirstToken) and event.request_id == "other")
     assert first.time_ms < 517.3 + 30
