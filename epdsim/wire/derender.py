@@ -7,25 +7,23 @@ callable and know no parser of reasoning or tool calls.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, field_validator, model_validator
 
 from epdsim.core.errors import InputError
 from epdsim.wire.base import WireModel
+from epdsim.wire.logprobs import ChatLogprob, ChatLogprobs, ChatPositionLogprobs, GenerateLogprobs
 from epdsim.wire.openai import (
     ChatChoice,
     ChatChunkChoice,
     ChatCompletion,
     ChatCompletionChunk,
-    ChatLogprob,
-    ChatLogprobs,
     ChatMessage,
-    ChatPositionLogprobs,
     TextChoice,
     TextCompletion,
 )
-from epdsim.wire.response import ChunkChoice, GenerateChunk, GenerateLogprobs, GenerateResponse, UsageInfo
+from epdsim.wire.response import ChunkChoice, GenerateChunk, GenerateResponse, UsageInfo
 
 MAX_WINDOW = 1024
 """Most token texts that a carried state may hold."""
@@ -34,55 +32,6 @@ _LEAST_LOGPROB = -9999.0
 
 Detokenize = Callable[[Sequence[int]], str]
 """The text of tokens; with `detokenize(a + b) == detokenize(a) + detokenize(b)`, as byte fallback of real tokenizers has it not."""
-
-
-class _Whole(WireModel):
-    stream: Literal[False] = False
-    model: str | None = None
-
-
-class _Chunk(WireModel):
-    stream: Literal[True]
-    model: str | None = None
-    prompt_tokens: int | None = None
-    prompt_token_ids: list[NonNegativeInt] | None = None
-
-
-class DerenderChatRequest(_Whole):
-    """A whole answer to derender as a chat; only output mode `"tokens"` can be."""
-
-    generate_response: GenerateResponse
-    prompt_tokens: int | None = None
-    prompt_token_ids: list[NonNegativeInt] | None = None
-    chat_request: dict[str, Any] | None = None
-
-    @model_validator(mode="after")
-    def _is_of_tokens(self) -> DerenderChatRequest:
-        _check_mode(self.generate_response)
-        return self
-
-
-class DerenderCompletionRequest(_Whole):
-    """Whole answers, one per prompt, to derender as one completion."""
-
-    generate_responses: list[GenerateResponse]
-    prompt_tokens: list[int] | None = None
-    prompt_token_ids: list[list[NonNegativeInt] | None] | None = None
-    completion_request: dict[str, Any] | None = None
-
-    @model_validator(mode="after")
-    def _is_parallel(self) -> DerenderCompletionRequest:
-        for one in self.generate_responses:
-            _check_mode(one)
-        for name, given in (("prompt_tokens", self.prompt_tokens), ("prompt_token_ids", self.prompt_token_ids)):
-            if given is not None and len(given) != len(self.generate_responses):
-                raise ValueError(f"{name} has length {len(given)} for {len(self.generate_responses)} responses")
-        return self
-
-
-def _check_mode(answer: GenerateResponse | GenerateChunk) -> None:
-    if answer.output_mode != "tokens":
-        raise ValueError("only answers in output mode 'tokens' can be derendered")
 
 
 class DerenderStreamState(WireModel):
@@ -126,19 +75,71 @@ class DerenderStreamState(WireModel):
         return self
 
 
+class _Whole(WireModel):
+    stream: Literal[False] = False
+    model: str | None = None
+
+
+class _Chunk(WireModel):
+    stream: Literal[True]
+    model: str | None = None
+    generate_chunk: GenerateChunk
+    stream_state: DerenderStreamState | None = None
+    prompt_tokens: int | None = None
+    prompt_token_ids: list[NonNegativeInt] | None = None
+
+    @model_validator(mode="after")
+    def _is_of_tokens(self) -> Self:
+        _check_mode(self.generate_chunk)
+        return self
+
+
+class DerenderChatRequest(_Whole):
+    """A whole answer to derender as a chat; only output mode `"tokens"` can be."""
+
+    generate_response: GenerateResponse
+    prompt_tokens: int | None = None
+    prompt_token_ids: list[NonNegativeInt] | None = None
+    chat_request: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _is_of_tokens(self) -> DerenderChatRequest:
+        _check_mode(self.generate_response)
+        return self
+
+
+class DerenderCompletionRequest(_Whole):
+    """Whole answers, one per prompt, to derender as one completion."""
+
+    generate_responses: list[GenerateResponse]
+    prompt_tokens: list[int] | None = None
+    prompt_token_ids: list[list[NonNegativeInt] | None] | None = None
+    completion_request: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _is_parallel(self) -> DerenderCompletionRequest:
+        for one in self.generate_responses:
+            _check_mode(one)
+        for name, given in (("prompt_tokens", self.prompt_tokens), ("prompt_token_ids", self.prompt_token_ids)):
+            if given is not None and len(given) != len(self.generate_responses):
+                raise ValueError(f"{name} has length {len(given)} for {len(self.generate_responses)} responses")
+        return self
+
+
+def _check_mode(answer: GenerateResponse | GenerateChunk) -> None:
+    if answer.output_mode != "tokens":
+        raise ValueError("only answers in output mode 'tokens' can be derendered")
+
+
 class DerenderChatStreamRequest(_Chunk):
     """One chunk of a stream to derender as a chat."""
 
-    generate_chunk: GenerateChunk
-    stream_state: DerenderStreamState | None = None
     chat_request: dict[str, Any] | None = None
 
 
 class DerenderCompletionStreamRequest(_Chunk):
     """One chunk of a stream to derender as a completion."""
 
-    generate_chunk: GenerateChunk
-    stream_state: DerenderStreamState | None = None
     completion_request: dict[str, Any] | None = None
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field
-
 from epdsim.wire.base import OpenModel
+from epdsim.wire.logprobs import ChatLogprobs
 from epdsim.wire.response import UsageInfo
 
 
@@ -17,26 +16,6 @@ class ChatMessage(OpenModel):
     content: str | None = None
     reasoning: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
-
-
-class ChatLogprob(OpenModel):
-    """One candidate, by text."""
-
-    token: str
-    logprob: float
-    bytes: list[int] | None = None
-
-
-class ChatPositionLogprobs(ChatLogprob):
-    """The sampled token of one position and the candidates beside it."""
-
-    top_logprobs: list[ChatLogprob] = Field(default_factory=list[ChatLogprob])
-
-
-class ChatLogprobs(OpenModel):
-    """Log probabilities of one choice."""
-
-    content: list[ChatPositionLogprobs] | None = None
 
 
 class ChatChoice(OpenModel):

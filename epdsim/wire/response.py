@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, cast
+from typing import Any, cast
 
-from pydantic import Field, NonNegativeInt, model_validator
+from pydantic import NonNegativeInt, model_validator
 
 from epdsim.core.errors import InputError
 from epdsim.wire.base import OpenModel, WireModel, parse
 from epdsim.wire.errors import ErrorResponse
 from epdsim.wire.features import PlaceholderRangeInfo
+from epdsim.wire.logprobs import ChatLogprobs, GenerateLogprobs
 from epdsim.wire.request import OutputMode
 
 KEEP_ALIVE = ": keep-alive\n\n"
@@ -39,26 +40,6 @@ class UsageInfo(OpenModel):
         )
 
 
-class TokenLogprob(WireModel):
-    """One candidate, by id: a generate server may have no tokenizer."""
-
-    token_id: int
-    logprob: float
-    rank: int | None = None
-
-
-class PositionLogprobs(TokenLogprob):
-    """The sampled token of one position and the candidates beside it."""
-
-    top_logprobs: list[TokenLogprob] = Field(default_factory=list[TokenLogprob])
-
-
-class GenerateLogprobs(WireModel):
-    """Log probabilities of one choice, one entry per token."""
-
-    content: list[PositionLogprobs] | None = None
-
-
 class WeightVersionSpan(WireModel):
     """Output tokens `[start, end)` that one version of the weights sampled."""
 
@@ -79,9 +60,9 @@ class ChunkChoice(WireModel):
     index: int
     finish_reason: str | None = None
     stop_reason: int | str | None = None
-    token_ids: list[NonNegativeInt] | None = None
+    token_ids: list[int] | None = None
     text: str | None = None
-    logprobs: GenerateLogprobs | dict[str, Any] | None = None
+    logprobs: GenerateLogprobs | ChatLogprobs | None = None
     routed_experts: str | None = None
     sampling_mask: list[list[int]] | None = None
     weight_versions: list[WeightVersionSpan] | None = None
@@ -91,6 +72,7 @@ class GenerateChoice(ChunkChoice):
     """One whole output."""
 
     finish_reason: str | None = "stop"
+    token_ids: list[NonNegativeInt] | None = None  # type: ignore[assignment]
 
 
 class GenerateChunk(WireModel):
@@ -105,8 +87,8 @@ class GenerateChunk(WireModel):
     metrics: dict[str, Any] | None = None
 
     @model_validator(mode="after")
-    def _has_its_text(self) -> GenerateChunk:
-        _check_text(self.output_mode, self.choices)
+    def _fits_its_mode(self) -> GenerateChunk:
+        _check_mode(self.output_mode, self.choices)
         return self
 
 
@@ -133,14 +115,21 @@ class GenerateResponse(WireModel):
     ec_transfer_params: dict[str, Any] | None = None
 
     @model_validator(mode="after")
-    def _has_its_text(self) -> GenerateResponse:
-        _check_text(self.output_mode, self.choices)
+    def _fits_its_mode(self) -> GenerateResponse:
+        _check_mode(self.output_mode, self.choices)
         return self
 
 
-def _check_text(output_mode: Literal["tokens", "text"], choices: Iterable[ChunkChoice]) -> None:
-    if output_mode == "text" and any(one.text is None for one in choices):
-        raise ValueError("every choice has text in output mode 'text'")
+def _check_mode(output_mode: OutputMode, choices: Iterable[ChunkChoice]) -> None:
+    """Text mode has text and its log probabilities by text, tokens mode by id."""
+    for one in choices:
+        if output_mode == "text" and one.text is None:
+            raise ValueError("every choice has text in output mode 'text'")
+        kind = ChatLogprobs if output_mode == "text" else GenerateLogprobs
+        if one.logprobs is not None and one.logprobs.content and not isinstance(one.logprobs, kind):
+            raise ValueError(
+                f"log probabilities are by {'text' if output_mode == 'text' else 'id'} in this output mode"
+            )
 
 
 def write_event(body: GenerateChunk | ErrorResponse) -> str:

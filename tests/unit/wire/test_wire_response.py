@@ -64,6 +64,13 @@ class TestAnswers:
         assert "has text" in find_faults(GenerateResponse, ENCODED | {"output_mode": "text"})[0].message
         assert find_faults(GenerateResponse, ENCODED | {"choices": [{"index": 0, "token_ids": [-1]}]})
 
+    @pytest.mark.parametrize("entry", [{"token_id": 1, "logprob": -0.5}, {"token": "a", "logprob": -0.5}])
+    @pytest.mark.parametrize("mode", ["tokens", "text"])
+    def test_log_probabilities_are_by_id_or_by_text_as_the_mode_says(self, entry: dict[str, Any], mode: str):
+        choice = {"index": 0, "token_ids": [1], "text": "a", "logprobs": {"content": [entry]}}
+        faults = find_faults(GenerateResponse, {"output_mode": mode, "choices": [choice]})
+        assert bool(faults) is (("token" in entry) is not (mode == "text"))
+
     def test_abort_needs_its_ids(self):
         assert find_faults(AbortRequest, {})
         assert parse(AbortRequest, {"request_ids": ["a"]}).request_ids == ["a"]
@@ -249,6 +256,11 @@ class TestDerender:
                 "output mode 'tokens'",
             ),
             (DerenderChatRequest, {"stream": True, "generate_response": ANSWER}, "False"),
+            (
+                DerenderChatStreamRequest,
+                {"stream": True, "generate_chunk": {"output_mode": "text", "choices": []}},
+                "output mode 'tokens'",
+            ),
             (
                 DerenderCompletionRequest,
                 {"generate_responses": [ANSWER], "prompt_tokens": []},
