@@ -20,12 +20,13 @@ class InputError(EpdsimError):
     """
 
     def __init__(self, value: str, rule: str, remedy: str = "") -> None:
+        # Whoever rebuilds an exception from its arguments (another process, SimPy) gets the same one.
+        super().__init__(value, rule, remedy)
         self.value, self.rule, self.remedy = value, rule, remedy
-        super().__init__(f"{value}: {rule}" + (f"; {remedy}" if remedy else ""))
 
-    def __reduce__(self) -> tuple[type[InputError], tuple[str, str, str]]:
-        """Survive a process boundary, where exceptions are rebuilt from their arguments."""
-        return type(self), (self.value, self.rule, self.remedy)
+    def __str__(self) -> str:
+        """The sentence."""
+        return f"{self.value}: {self.rule}" + (f"; {self.remedy}" if self.remedy else "")
 
     def at(self, place: str) -> InputError:
         """The same error with the place that the caller knows put in front of the value."""
