@@ -125,11 +125,10 @@ def _check_mode(output_mode: OutputMode, choices: Iterable[ChunkChoice]) -> None
     for one in choices:
         if output_mode == "text" and one.text is None:
             raise ValueError("every choice has text in output mode 'text'")
-        kind = ChatLogprobs if output_mode == "text" else GenerateLogprobs
-        if one.logprobs is not None and one.logprobs.content and not isinstance(one.logprobs, kind):
-            raise ValueError(
-                f"log probabilities are by {'text' if output_mode == 'text' else 'id'} in this output mode"
-            )
+        is_by_text = isinstance(one.logprobs, ChatLogprobs)
+        if one.logprobs is not None and one.logprobs.content and is_by_text is not (output_mode == "text"):
+            wanted = "text" if output_mode == "text" else "id"
+            raise ValueError(f"log probabilities are by {wanted} in output mode {output_mode!r}")
 
 
 def write_event(body: GenerateChunk | ErrorResponse) -> str:
