@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +16,9 @@ from epdsim.events.schema import AnyEvent, Event
 
 FORMAT = "epdsim-events"
 VERSION = 1
+_UNREADABLE = (OSError, EOFError, zlib.error)
+"""Missing or unreadable files, and gzip streams that are cut or damaged."""
+_CUT = "the file may be cut; write it again"
 
 
 class NdjsonWriter:
@@ -28,9 +32,16 @@ class NdjsonWriter:
     def __init__(self, path: Path, about: Mapping[str, Any] | None = None) -> None:
         if not path.parent.is_dir():
             raise InputError(f"event file {str(path)!r}", "its folder does not exist", "create it first")
+        if path.is_dir():
+            raise InputError(f"event file {str(path)!r}", "it is a folder", "name a file in it")
         self._path, self._partial = path, path.with_name(path.name + ".partial")
         opener = gzip.open if path.suffix == ".gz" else open
-        self._file = cast("BinaryIO", opener(self._partial, "wb"))
+        try:
+            self._file = cast("BinaryIO", opener(self._partial, "wb"))
+        except OSError as error:
+            raise InputError(
+                f"event file {str(path)!r}", f"it cannot be written ({error.strerror})", "choose another place"
+            ) from error
         self._encoder = msgspec.json.Encoder()
         self._write({"format": FORMAT, "version": VERSION, **(about or {})})
 
@@ -65,8 +76,9 @@ def read_header(path: Path) -> dict[str, Any]:
     try:
         with _open(path) as file:
             first = file.readline(1 << 26)
-    except (OSError, EOFError) as error:
-        raise InputError(f"file {str(path)!r}", f"it cannot be read ({error})", "check the path") from error
+    except _UNREADABLE as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"file {str(path)!r}", f"it cannot be read ({reason})", "check the path") from error
     try:
         header = msgspec.json.decode(first)
     except msgspec.DecodeError:
@@ -90,15 +102,16 @@ def read_events(path: Path) -> Iterator[AnyEvent]:
             f"file {str(path)!r}", f"its version is {header.get('version')!r}, not {VERSION}", "update epdsim"
         )
     decoder = msgspec.json.Decoder(AnyEvent)
-    with _open(path) as file:
-        next(file)
-        for number, line in enumerate(file, start=2):
-            try:
+    number = 1
+    try:
+        with _open(path) as file:
+            next(file)
+            for number, line in enumerate(file, start=2):  # noqa: B007 - the place of an error below
                 yield decoder.decode(line)
-            except msgspec.DecodeError as error:
-                raise InputError(
-                    f"{path}, line {number}", f"not an event ({error})", "the file may be cut; write it again"
-                ) from error
+    except msgspec.DecodeError as error:
+        raise InputError(f"{path}, line {number}", f"not an event ({error})", _CUT) from error
+    except _UNREADABLE as error:
+        raise InputError(f"{path}, after line {number}", f"it cannot be read ({error})", _CUT) from error
 
 
 def _open(path: Path) -> BinaryIO:
