@@ -37,12 +37,11 @@ class YamlFile:
     lines: dict[KeyPath, int]
 
     def place(self, keys: KeyPath) -> str:
-        """`file, line 12, key a.b`: of the value, or of the nearest one above it when it is absent."""
+        """`file, line 12, key 'a.b'`: of the value, or of the nearest one above it; without a line when there is none."""
         known = keys
         while known and known not in self.lines:
             known = known[:-1]
-        line = self.lines.get(known, 1)
-        return f"{self.path}, line {line}" + (f", key {'.'.join(map(str, keys))!r}" if keys else "")
+        return _place(self.path, self.lines[known] if known else None, keys)
 
     def explain(self, error: ValidationError, prefix: KeyPath = ()) -> InputError:
         """The first problem that pydantic found, told with its place."""
@@ -83,30 +82,80 @@ def load_yaml(path: Path) -> YamlFile:
         raise InputError(f"scenario {str(path)!r}", f"it cannot be read ({reason})", "check the path") from error
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
+        if not isinstance(node, yaml.MappingNode):
+            raise InputError(f"scenario {str(path)!r}", "its top is not a mapping of keys", "start with 'name: ...'")
+        reader = _LineReader(path)
+        reader.read(node)
+        return YamlFile(path, _unshared(yaml.load(text, Loader=yaml.SafeLoader)), reader.lines)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark else ""
-        raise InputError(f"{path}{line}", f"not YAML ({getattr(error, 'problem', error)})", "mend the line") from error
-    if not isinstance(node, yaml.MappingNode):
-        raise InputError(f"scenario {str(path)!r}", "its top is not a mapping of keys", "start with 'name: ...'")
-    lines: dict[KeyPath, int] = {}
-    _check(node, (), lines, path)
-    return YamlFile(path, yaml.load(text, Loader=yaml.SafeLoader), lines)
+        raise InputError(f"{path}, line {mark.line + 1}" if mark else str(path), *_not_yaml(error)) from error
+    except ValueError as error:  # what looks like a date and is none
+        raise InputError(str(path), *_not_yaml(error)) from error
 
 
-def _check(node: yaml.Node, keys: KeyPath, lines: dict[KeyPath, int], path: Path) -> None:
-    lines[keys] = node.start_mark.line + 1
-    if isinstance(node, yaml.MappingNode):
-        for key_node, value in node.value:
-            inner = (*keys, key_node.value)
-            if inner in lines:
+def _unshared(value: Any) -> Any:
+    """The data with a copy in place of every alias, so that a change at one place does not reach the other."""
+    if isinstance(value, dict):
+        return {key: _unshared(inner) for key, inner in value.items()}
+    return [_unshared(inner) for inner in value] if isinstance(value, list) else value
+
+
+def parse_value(text: str, where: str) -> Any:
+    """A value as YAML has it, from outside a file.
+
+    Raises:
+        InputError: It is not YAML; `where` says whose value it is.
+    """
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError) as error:
+        raise InputError(where, *_not_yaml(error)) from error
+
+
+def _not_yaml(error: Exception) -> tuple[str, str]:
+    """Rule and remedy for what YAML's parser refuses."""
+    problem = str(getattr(error, "problem", None) or error).splitlines()[0]
+    return f"not YAML ({problem})", "mend it, or put the value in quotes"
+
+
+class _LineReader:
+    """Notes the line of every value; refuses keys that stand twice or are no scalars, and values that contain themselves."""
+
+    def __init__(self, path: Path) -> None:
+        self.lines: dict[KeyPath, int] = {}
+        self._path = path
+        self._above: list[yaml.Node] = []
+
+    def read(self, node: yaml.Node, keys: KeyPath = ()) -> None:
+        """Note a value and all below it."""
+        if node in self._above:
+            raise InputError(self._place(node, keys), "the value contains itself", "write it without the alias")
+        self.lines[keys] = node.start_mark.line + 1
+        self._above.append(node)
+        if isinstance(node, yaml.MappingNode):
+            self._read_mapping(node, keys)
+        elif isinstance(node, yaml.SequenceNode):
+            for index, value in enumerate(node.value):
+                self.read(value, (*keys, index))
+        self._above.pop()
+
+    def _read_mapping(self, node: yaml.MappingNode, keys: KeyPath) -> None:
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise InputError(self._place(key, keys), "a key in it is a list or a mapping", "name keys by text")
+            inner = (*keys, key.value)
+            if inner in self.lines:
                 raise InputError(
-                    f"{path}, line {key_node.start_mark.line + 1}, key {'.'.join(map(str, inner))!r}",
-                    f"the key stands already on line {lines[inner]}",
-                    "keep one",
+                    self._place(key, inner), f"the key stands already on line {self.lines[inner]}", "keep one"
                 )
-            _check(value, inner, lines, path)
-            lines[inner] = key_node.start_mark.line + 1
-    elif isinstance(node, yaml.SequenceNode):
-        for index, value in enumerate(node.value):
-            _check(value, (*keys, index), lines, path)
+            self.read(value, inner)
+            self.lines[inner] = key.start_mark.line + 1
+
+    def _place(self, node: yaml.Node, keys: KeyPath) -> str:
+        return _place(self._path, node.start_mark.line + 1, keys)
+
+
+def _place(path: Path, line: int | None, keys: KeyPath) -> str:
+    told = [str(path)] + ([f"line {line}"] if line else []) + ([f"key {'.'.join(map(str, keys))!r}"] if keys else [])
+    return ", ".join(told)
