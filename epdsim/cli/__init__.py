@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -44,7 +45,10 @@ def _options(
 def main() -> None:
     """Run the command line. Exit codes: 0 done, 1 a claim or comparison failed, 2 input that cannot be used."""
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except EpdsimError as error:
         typer.echo(f"epdsim: {error}", err=True)
         sys.exit(2)
@@ -52,5 +56,6 @@ def main() -> None:
         typer.echo("epdsim: interrupted; nothing half-written is left", err=True)
         sys.exit(130)
     except BrokenPipeError:
-        sys.stderr.close()
+        # Whoever read the output has left; what is still buffered must not be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)

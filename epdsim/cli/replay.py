@@ -10,7 +10,7 @@ import typer
 
 def replay(
     what: Annotated[
-        Path, typer.Argument(help="A wire recording (folder), a schedule recording or an event file.", metavar="WHAT")
+        Path, typer.Argument(help="A wire recording (folder) or a schedule recording (JSON lines).", metavar="WHAT")
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
 ) -> None:

@@ -34,9 +34,12 @@ def run(
     ] = None,
 ) -> None:
     """Run a scenario and print its figures; exit 1 when a claim of the file fails."""
+    from epdsim.core.errors import InputError
     from epdsim.scenario.session import run_real, run_simulated
 
     if payload is Payload.REAL:
+        if events is not None:
+            raise InputError("--events with --payload real", "nothing is simulated then", "leave one of them out")
         holds = run_real(scenario, overrides or [], profile, seed=seed, as_json=as_json)
     else:
         holds = run_simulated(scenario, overrides or [], events, profile, seed=seed, as_json=as_json)
