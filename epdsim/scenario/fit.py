@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from epdsim.core.errors import InputError
 from epdsim.report.metrics import RunMetrics
 from epdsim.scenario.loader import Scenario
 from epdsim.scenario.points import Point, matches, metric
@@ -45,20 +44,10 @@ class Fit:
 
 
 def fit_constants(scenario: Scenario, run: RunPoint) -> Fit:
-    """Fit the constants that a scenario names.
-
-    Raises:
-        InputError: No published point matches, or there are fewer points than constants.
-    """
+    """Fit the constants that a scenario names; that enough points are published was checked when it was loaded."""
     wanted = scenario.spec.fit
     assert wanted is not None, "the caller has seen a fit section"
     used = [one for one in scenario.spec.published if one.metric == wanted.metric and matches(one.at, wanted.where)]
-    if len(used) < len(wanted.parameters):
-        raise InputError(
-            scenario.file.place(("fit", "where")),
-            f"{len(used)} published points match, fewer than the {len(wanted.parameters)} constants",
-            "name more points or fewer constants",
-        )
     names, targets = list(wanted.parameters), np.array([one.value for one in used])
 
     def residuals(logs: Vector) -> Vector:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from epdsim.core.errors import InputError
+from epdsim.scenario.checks import check_references
 from epdsim.scenario.points import Point
 from epdsim.scenario.schema import AxisValue, ScenarioSpec
-from epdsim.scenario.yaml_file import YamlFile, load_yaml
+from epdsim.scenario.yaml_file import YamlFile, load_yaml, parse_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,14 @@ class Scenario:
     def folder(self) -> Path:
         """What relative paths in the file start from."""
         return self.file.path.parent
+
+    @contextmanager
+    def placed(self, *keys: str | int) -> Iterator[None]:
+        """Errors about a value of the file get its line and key put in front."""
+        try:
+            yield
+        except InputError as error:
+            raise error.at(self.file.place(keys)) from error
 
     def at(self, point: Point, constants: Mapping[str, float] | None = None) -> ScenarioSpec:
         """The scenario of one run: the file with the axis values, and fitted constants, put in."""
@@ -67,9 +76,10 @@ def load_scenario(path: Path, overrides: Iterable[str] = ()) -> Scenario:
         key, separator, value = override.partition("=")
         if not separator:
             raise InputError(f"--set {override!r}", "it has no '='", "write dotted.key=value")
-        put(file.data, key, yaml.safe_load(value), file)
+        put(file.data, key, parse_value(value, f"--set {override!r}"), file)
     spec = validate(file.data, file)
-    scenario = Scenario(file, spec, tuple(_points(spec, file)))
+    scenario = Scenario(file, spec, tuple(_points(spec)))
+    check_references(spec, scenario.points, file)
     for point in scenario.points:
         scenario.at(point)
     return scenario
@@ -92,10 +102,13 @@ def put(data: dict[str, Any], key: str, value: object, file: YamlFile) -> None:
     *parents, last = key.split(".")
     node: Any = data
     for parent in parents:
-        node = node.setdefault(parent, {}) if isinstance(node, dict) else _element(node, parent)
+        if isinstance(node, dict):
+            node = node.setdefault(_key(node, parent), {})
+        else:
+            node = node[int(parent)] if _is_place(node, parent) else None
     if isinstance(node, dict):
-        node[last] = value
-    elif _element(node, last) is not None:
+        node[_key(node, last)] = value
+    elif _is_place(node, last):
         node[int(last)] = value
     else:
         raise InputError(
@@ -103,29 +116,18 @@ def put(data: dict[str, Any], key: str, value: object, file: YamlFile) -> None:
         )
 
 
-def _element(node: object, place: str) -> Any:
-    """An element of a list, None when there is none."""
-    return node[int(place)] if isinstance(node, list) and place.isdigit() and int(place) < len(node) else None
+def _key(node: Mapping[object, object], name: str) -> object:
+    """The key that reads like the name: YAML has keys that are numbers."""
+    return next((key for key in node if str(key) == name), name)
 
 
-def _points(spec: ScenarioSpec, file: YamlFile) -> Iterator[Point]:
+def _is_place(node: object, place: str) -> bool:
+    return isinstance(node, list) and place.isdecimal() and int(place) < len(node)
+
+
+def _points(spec: ScenarioSpec) -> Iterator[Point]:
     if not spec.runs:
         yield {}
-    for index, block in enumerate(spec.runs):
-        for axis, values in block.items():
-            _check_axis(spec, file, ("runs", index, axis), axis, values)
+    for block in spec.runs:
         for values in product(*block.values()):
             yield dict(zip(block, values, strict=True))
-
-
-def _check_axis(
-    spec: ScenarioSpec, file: YamlFile, place: tuple[str | int, ...], axis: str, values: list[AxisValue]
-) -> None:
-    meaning = spec.axes.get(axis)
-    if meaning is None:
-        raise InputError(file.place(place), f"no axis {axis!r}", f"the axes are {sorted(spec.axes)}")
-    unknown = [] if isinstance(meaning, str) else [value for value in values if str(value) not in meaning]
-    if unknown:
-        raise InputError(
-            file.place(place) + f": {unknown[0]!r}", f"axis {axis!r} has no such setting", f"it has {sorted(meaning)}"
-        )

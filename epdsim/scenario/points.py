@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
+from typing import get_args, get_type_hints
 
 from epdsim.core.errors import InputError
+from epdsim.fleet import PREFILL_PAYLOADS
 from epdsim.report.metrics import Distribution, RunMetrics
 from epdsim.scenario.schema import AxisValue
 
 Point = Mapping[str, AxisValue]
+
+_HINTS = get_type_hints(RunMetrics)
+_FIGURES = frozenset(_HINTS) | {name for name, one in vars(RunMetrics).items() if isinstance(one, property)}
+_DISTRIBUTIONS = frozenset(name for name, hint in _HINTS.items() if Distribution in get_args(hint))
+_ENTRIES: Mapping[str, Sequence[str]] = {
+    "leg_bytes": ("encode", "prefill", "decode", "aggregated"),
+    "prefill_bytes_by_payload": PREFILL_PAYLOADS,
+    **dict.fromkeys(_DISTRIBUTIONS, tuple(one.name for one in fields(Distribution))),
+}
+"""What may stand behind the dot, where that is a closed list."""
+_OPEN = frozenset({"busy_ms", "failures"})
+"""Figures with an entry for whatever instance or reason there was."""
 
 
 def matches(point: Point, where: Mapping[str, Sequence[AxisValue]]) -> bool:
@@ -23,9 +37,8 @@ def metric(metrics: RunMetrics, name: str) -> float:
     Raises:
         InputError: There is no such figure, or nothing completed of which it could be taken.
     """
+    check_metric(name)
     head, _, rest = name.partition(".")
-    if not hasattr(metrics, head):
-        raise InputError(f"metric {name!r}", "there is no such figure", f"there are {sorted(_names(metrics))}")
     value = getattr(metrics, head)
     if value is None:
         raise InputError(f"metric {name!r}", "no request completed of which it could be taken", _why(metrics))
@@ -36,8 +49,18 @@ def metric(metrics: RunMetrics, name: str) -> float:
     return float(value)
 
 
-def _names(metrics: RunMetrics) -> list[str]:
-    return [name for name in dir(metrics) if not name.startswith("_") and not callable(getattr(metrics, name))]
+def check_metric(name: str) -> None:
+    """Refuse a name that no run can have a figure for.
+
+    Raises:
+        InputError: With the names that there are.
+    """
+    head, dot, rest = name.partition(".")
+    if head not in _FIGURES:
+        raise InputError(f"metric {name!r}", "there is no such figure", f"there are {', '.join(sorted(_FIGURES))}")
+    if dot and head not in _OPEN and rest not in _ENTRIES.get(head, ()):
+        known = ", ".join(_ENTRIES.get(head, ())) or "nothing"
+        raise InputError(f"metric {name!r}", f"{head} has no {rest!r}", f"it has {known}")
 
 
 def _why(metrics: RunMetrics) -> str:

@@ -11,12 +11,12 @@ from epdsim.core.plan import StepPlan
 from epdsim.core.request import Request
 from epdsim.core.scheduler import Scheduler
 from epdsim.core.slots import features_of
-from epdsim.fleet import EnginePool, Renderer
+from epdsim.fleet import Renderer
 from epdsim.media.tensors import materialise
 from epdsim.payload import RealBroadcastReport, WireBytes, run_real_broadcast
 from epdsim.scenario.loader import Scenario
 from epdsim.scenario.points import Point
-from epdsim.scenario.runner import family_of, fleet_config, workload_of
+from epdsim.scenario.runner import BuiltPoint, build_point
 
 REPEATS = 25
 
@@ -40,23 +40,23 @@ def run_real_point(scenario: Scenario, point: Point, seed: int, repeats: int = R
     Raises:
         InputError: No plan of the point carries media.
     """
-    config = fleet_config(scenario.at(point), scenario)
-    plans = list(media_plans(scenario, point, seed, config.prefill))
+    built = build_point(scenario, point, seed)
+    pool = built.fleet.prefill
+    plans = list(media_plans(built))
     if not plans:
         raise InputError(
             f"scenario {scenario.spec.name!r}", "no step of it admits a request with media", "give requests media"
         )
-    return RealRun(point, run_real_broadcast(plans, config.prefill.tp, config.costs.broadcast, repeats))
+    return RealRun(point, run_real_broadcast(plans, pool.tp, built.fleet.costs.broadcast, repeats))
 
 
-def media_plans(scenario: Scenario, point: Point, seed: int, pool: EnginePool) -> Iterator[StepPlan]:
+def media_plans(built: BuiltPoint) -> Iterator[StepPlan]:
     """The steps that admit media, with real tensors behind every handle; requests go one after the other, in order of arrival."""
-    spec = scenario.at(point)
-    dialect = fleet_config(spec, scenario).dialect
-    renderer = Renderer(family_of(spec), dialect, [])
-    scheduler = Scheduler(pool.scheduler, dialect)
+    dialect = built.fleet.dialect
+    renderer = Renderer(built.family, dialect, [])
+    scheduler = Scheduler(built.fleet.prefill.scheduler, dialect)
     items: dict[str, MediaItem] = {}
-    for source in workload_of(scenario, spec, seed):
+    for source in built.workload:
         rendered = renderer.render(source)
         features = features_of(rendered.tables, dialect) if rendered.tables else ()
         for feature in features:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
 
 from epdsim.core.releases import named
 from epdsim.cost.lm import LmCost
@@ -15,10 +17,12 @@ from epdsim.report.metrics import MetricsSink, RunMetrics
 from epdsim.scenario.fit import Fit, fit_constants
 from epdsim.scenario.loader import Scenario
 from epdsim.scenario.points import Point
-from epdsim.scenario.schema import EnginePoolSpec, ScenarioSpec
+from epdsim.scenario.schema import CostsSpec, EnginePoolSpec, ScenarioSpec
 from epdsim.workload import Workload, build_workload
 
 GIB = 1 << 30
+C = TypeVar("C")
+D = TypeVar("D")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +66,13 @@ def run_scenario(
         sinks_for: Further takers of a run's events.
         on_run: Told each point before it runs.
         wants_detail: Make the events of detail too.
+
+    Raises:
+        InputError: A point cannot be built, which is found before any of them runs, or a line of a trace cannot be used.
     """
     chosen = scenario.spec.seed if seed is None else seed
+    for point in scenario.points:
+        build_point(scenario, point, chosen)
     fit = None
     if scenario.spec.fit is not None:
         fit = fit_constants(scenario, lambda point, constants: run_point(scenario, point, chosen, constants).metrics)
@@ -85,38 +94,54 @@ def run_point(
     wants_detail: bool = False,
 ) -> RunResult:
     """Run one point of a scenario."""
-    spec = scenario.at(point, constants)
-    workload = workload_of(scenario, spec, seed)
+    built = build_point(scenario, point, seed, constants)
     metrics = MetricsSink()
     simulate(
-        fleet_config(spec, scenario),
-        family_of(spec),
-        workload,
+        built.fleet,
+        built.family,
+        built.workload,
         [metrics, *sinks],
-        concurrency=workload.concurrency,
+        concurrency=built.workload.concurrency,
         wants_detail=wants_detail,
     )
-    return RunResult(point, metrics.result(), (workload.assumptions,) if workload.assumptions else ())
+    told = built.workload.assumptions
+    return RunResult(point, metrics.result(), (told,) if told else ())
 
 
-def workload_of(scenario: Scenario, spec: ScenarioSpec, seed: int) -> Workload:
-    """The workload of a run."""
-    return build_workload(spec.workload, scenario.folder, seed)
+@dataclass(frozen=True, slots=True)
+class BuiltPoint:
+    """What one run consists of."""
+
+    fleet: FleetConfig
+    family: Family
+    workload: Workload
 
 
-def family_of(spec: ScenarioSpec) -> Family:
-    """The model family of a run."""
-    return family(spec.family, **spec.family_options)
+def build_point(
+    scenario: Scenario, point: Point, seed: int, constants: Mapping[str, float] | None = None
+) -> BuiltPoint:
+    """Fleet, family and workload of one point, from its validated description.
+
+    Raises:
+        InputError: A name or a file that the description gives cannot be used; with line and key.
+    """
+    spec = scenario.at(point, constants)
+    with scenario.placed("family"):
+        built = family(spec.family)
+    with scenario.placed("family_options"):
+        built = family(spec.family, **spec.family_options)
+    with scenario.placed("workload"):
+        workload = build_workload(spec.workload, scenario.folder, seed)
+    return BuiltPoint(_fleet(scenario, spec, uses_mrope=built.uses_mrope), built, workload)
 
 
-def fleet_config(spec: ScenarioSpec, scenario: Scenario) -> FleetConfig:
-    """The fleet of a run, from its validated description."""
-    fleet, costs, folder = spec.fleet, spec.costs, scenario.folder
-    uses_mrope = family_of(spec).uses_mrope
-    consumes = fleet.topology.startswith("e+")
-    generates_apart = fleet.topology.endswith("p+d")
-    prefill_lm = build_lm(costs.lm, folder)
-    decode_lm = build_lm(costs.decode_lm, folder) if costs.decode_lm else prefill_lm
+def _fleet(scenario: Scenario, spec: ScenarioSpec, *, uses_mrope: bool) -> FleetConfig:
+    fleet = spec.fleet
+    consumes, generates_apart = fleet.topology.startswith("e+"), fleet.topology.endswith("p+d")
+    with scenario.placed("fleet", "dialect"):
+        dialect = named(fleet.dialect)
+    prefill_lm = _cost(scenario, "lm", build_lm, spec.costs.lm)
+    decode_lm = _cost(scenario, "decode_lm", build_lm, spec.costs.decode_lm) if spec.costs.decode_lm else prefill_lm
 
     def pool(described: EnginePoolSpec, lm: LmCost, ec_role: str) -> EnginePool:
         config = described.scheduler.build(uses_mrope=uses_mrope, ec_role=ec_role)
@@ -128,18 +153,28 @@ def fleet_config(spec: ScenarioSpec, scenario: Scenario) -> FleetConfig:
         prefill=pool(fleet.prefill, prefill_lm, "consumer" if consumes else "none"),
         decode=pool(fleet.decode, decode_lm, "none") if generates_apart else None,
         encode=EncodePool(fleet.encode.count, fleet.encode.max_batch_items) if consumes else None,
-        costs=FleetCosts(
-            render=build_render(costs.render, folder),
-            encode=build_encode(costs.encode, folder),
-            broadcast=costs.broadcast.build(),
-            hop_ms=costs.hop_ms,
-            body_link=build_link(costs.body_link, folder),
-            ec_link=build_link(costs.ec_link, folder),
-            kv_link=build_link(costs.kv_link, folder),
-            kv_bytes_per_token=costs.kv_bytes_per_token,
-        ),
+        costs=_costs(scenario, spec.costs),
         prefill_payload=fleet.prefill_payload,
         router=fleet.router,
         ec_capacity_bytes=None if fleet.ec_capacity_gib is None else int(fleet.ec_capacity_gib * GIB),
-        dialect=named(fleet.dialect),
+        dialect=dialect,
     )
+
+
+def _costs(scenario: Scenario, costs: CostsSpec) -> FleetCosts:
+    return FleetCosts(
+        render=_cost(scenario, "render", build_render, costs.render),
+        encode=_cost(scenario, "encode", build_encode, costs.encode),
+        broadcast=costs.broadcast.build(),
+        hop_ms=costs.hop_ms,
+        body_link=_cost(scenario, "body_link", build_link, costs.body_link),
+        ec_link=_cost(scenario, "ec_link", build_link, costs.ec_link),
+        kv_link=_cost(scenario, "kv_link", build_link, costs.kv_link),
+        kv_bytes_per_token=costs.kv_bytes_per_token,
+    )
+
+
+def _cost(scenario: Scenario, key: str, build: Callable[[D, Path], C], described: D) -> C:
+    """A cost model from its description; tables that it names are relative to the scenario file."""
+    with scenario.placed("costs", key):
+        return build(described, scenario.folder)

@@ -141,7 +141,7 @@ class PublishedSpec(Strict):
 
     at: dict[str, AxisValue]
     metric: str
-    value: float
+    value: Annotated[float, Field(gt=0)]
 
 
 class DeviationClaim(Strict):
@@ -194,9 +194,9 @@ class ScenarioSpec(Strict):
     fleet: FleetSpec = Field(default_factory=FleetSpec)
     costs: CostsSpec
     workload: WorkloadSpec
-    seed: int = 0
+    seed: Annotated[int, Field(ge=0)] = 0
     axes: dict[str, str | dict[str, dict[str, Any]]] = Field(default_factory=dict)
-    runs: list[dict[str, list[AxisValue]]] = Field(default_factory=list)
+    runs: list[dict[str, Annotated[list[AxisValue], Field(min_length=1)]]] = Field(default_factory=list)
     columns: list[str] = Field(default_factory=list)
     fit: FitSpec | None = None
     published: list[PublishedSpec] = Field(default_factory=list)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from epdsim.core.errors import InputError
 from epdsim.cost.profile import load_profile
 from epdsim.events import Event, NdjsonWriter, RequestFailed, RequestFinished, Sink
 from epdsim.report.metrics import RunMetrics
@@ -117,7 +118,7 @@ def _assumptions(result: ScenarioResult) -> list[str]:
 
 def print_result(result: ScenarioResult, verdicts: Sequence[Verdict]) -> None:
     """Tables for a person: the runs, the published figures beside them, the claims."""
-    spec, out = result.scenario.spec, console()
+    spec, out, comparisons = result.scenario.spec, console(), compare(result)
     out.print(f"{spec.name}: {spec.title}" if spec.title else spec.name, style="bold")
     if spec.source:
         out.print(f"source: {spec.source}")
@@ -129,7 +130,6 @@ def print_result(result: ScenarioResult, verdicts: Sequence[Verdict]) -> None:
         for run in result.runs:
             title = ", ".join(f"{axis} {value}" for axis, value in run.point.items()) or "run"
             print_table(title, ["figure", "value"], summary_rows(run.metrics))
-    comparisons = compare(result)
     if comparisons:
         _print_comparisons(comparisons, result)
     _print_verdicts(verdicts)
@@ -138,7 +138,7 @@ def print_result(result: ScenarioResult, verdicts: Sequence[Verdict]) -> None:
 def _print_runs(result: ScenarioResult) -> None:
     columns = result.scenario.spec.columns
     points = [run.point for run in result.runs]
-    figures = [[_shown(name, metric(run.metrics, name)) for name in columns] for run in result.runs]
+    figures = [[_cell(run.metrics, name) for name in columns] for run in result.runs]
     print_table("runs", [*_axes(points), *columns], _beside(points, figures))
 
 
@@ -150,6 +150,14 @@ def _beside(points: Sequence[Point], figures: Sequence[Sequence[str]]) -> list[l
     """Rows of axis values, then figures."""
     axes = _axes(points)
     return [[str(point.get(axis, "")) for axis in axes] + list(row) for point, row in zip(points, figures, strict=True)]
+
+
+def _cell(metrics: RunMetrics, name: str) -> str:
+    """A figure for the table; a run in which no request completed has no latencies."""
+    try:
+        return _shown(name, metric(metrics, name))
+    except InputError:
+        return "none"
 
 
 def _shown(name: str, value: float) -> str:

@@ -1,0 +1,108 @@
+"""Whether the parts of a scenario file that speak of each other agree: figures by name, axes, points. Known before any run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from epdsim.core.errors import InputError
+from epdsim.scenario.points import Point, check_metric, matches
+from epdsim.scenario.schema import AxisValue, DeviationClaim, EqualClaim, FitSpec, GapClaim, ScenarioSpec
+from epdsim.scenario.yaml_file import KeyPath, YamlFile
+
+Where = Mapping[str, Sequence[AxisValue]]
+
+
+def check_references(spec: ScenarioSpec, points: Sequence[Point], file: YamlFile) -> None:
+    """Refuse names of figures, axes and points that nothing in the file stands behind.
+
+    Raises:
+        InputError: With line and key.
+    """
+    checker = _Checker(spec, points, file)
+    checker.runs()
+    for index, name in enumerate(spec.columns):
+        checker.metric(name, ("columns", index))
+    for index, one in enumerate(spec.published):
+        checker.metric(one.metric, ("published", index, "metric"))
+        checker.point(one.at, ("published", index, "at"))
+    if spec.fit is not None:
+        checker.fit(spec.fit)
+    for index, claim in enumerate(spec.claims):
+        checker.claim(claim, ("claims", index))
+
+
+@dataclass(frozen=True, slots=True)
+class _Checker:
+    spec: ScenarioSpec
+    points: Sequence[Point]
+    file: YamlFile
+
+    def metric(self, name: str, keys: KeyPath) -> None:
+        try:
+            check_metric(name)
+        except InputError as error:
+            raise error.at(self.file.place(keys)) from error
+
+    def axis(self, name: str, keys: KeyPath) -> None:
+        if name not in self.spec.axes:
+            known = ", ".join(sorted(self.spec.axes))
+            remedy = f"the axes are {known}" if known else "the file has no axes"
+            raise InputError(self.file.place(keys), f"no axis {name!r}", remedy)
+
+    def axes(self, names: Iterable[str], keys: KeyPath) -> None:
+        for name in names:
+            self.axis(name, (*keys, name))
+
+    def runs(self) -> None:
+        for index, block in enumerate(self.spec.runs):
+            for axis, values in block.items():
+                keys = ("runs", index, axis)
+                self.axis(axis, keys)
+                meaning = self.spec.axes[axis]
+                unknown = [] if isinstance(meaning, str) else [value for value in values if str(value) not in meaning]
+                if unknown:
+                    rule = f"axis {axis!r} has no setting {unknown[0]!r}"
+                    raise InputError(self.file.place(keys), rule, f"it has {', '.join(sorted(meaning))}")
+
+    def point(self, at: Point, keys: KeyPath) -> None:
+        self.axes(at, keys)
+        if not any(dict(point) == dict(at) for point in self.points):
+            raise InputError(self.file.place(keys), f"no run stands at {dict(at)}", "add it to 'runs'")
+
+    def published(self, metric: str, where: Where, keys: KeyPath) -> int:
+        """How many published figures match."""
+        self.metric(metric, (*keys, "metric"))
+        self.axes(where, (*keys, "where"))
+        return sum(one.metric == metric and matches(one.at, where) for one in self.spec.published)
+
+    def fit(self, wanted: FitSpec) -> None:
+        found, needed = self.published(wanted.metric, wanted.where, ("fit",)), len(wanted.parameters)
+        if found < needed:
+            rule = f"{found} published points match, fewer than the {needed} constants"
+            raise InputError(self.file.place(("fit", "where")), rule, "name more points or fewer constants")
+
+    def claim(self, claim: DeviationClaim | GapClaim | EqualClaim, keys: KeyPath) -> None:
+        if isinstance(claim, GapClaim):
+            self.metric(claim.metric, (*keys, "metric"))
+            self.point(claim.high, (*keys, "high"))
+            self.point(claim.low, (*keys, "low"))
+        elif isinstance(claim, EqualClaim):
+            self.equal(claim, keys)
+        elif not self.published(claim.metric, claim.where, keys):
+            place = self.file.place((*keys, "where"))
+            raise InputError(place, f"no published {claim.metric} matches", "name points that are published")
+
+    def equal(self, claim: EqualClaim, keys: KeyPath) -> None:
+        for index, name in enumerate(claim.metrics):
+            self.metric(name, (*keys, "metrics", index))
+        self.axes(claim.where, (*keys, "where"))
+        self.axis(claim.across, (*keys, "across"))
+        rests = [
+            {axis: value for axis, value in point.items() if axis != claim.across}
+            for point in self.points
+            if matches(point, claim.where)
+        ]
+        if not any(rests.count(rest) > 1 for rest in rests):
+            rule = f"no two runs that match differ in {claim.across!r} alone"
+            raise InputError(self.file.place(keys), rule, "add runs")
