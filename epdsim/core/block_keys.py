@@ -7,7 +7,7 @@ that equal keys mean equal content without any chance of a collision (KEY-INJ), 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
 from epdsim.core.items import MediaFeature
 from epdsim.core.prompt import RunPrompt, TokenPrompt, TokenRun
@@ -69,6 +69,10 @@ class BlockKeyTable:
                 kept.add(number)
                 number = parent_of[number]  # noqa: PLW2901  (walking up the chain)
         self._numbers = {chain: number for chain, number in self._numbers.items() if number in kept}
+
+    def chains(self) -> Iterator[tuple[int, int, Hashable]]:
+        """Number, parent's number and last content of every chain."""
+        return ((number, parent, content) for (parent, content), number in self._numbers.items())
 
     def clone(self) -> BlockKeyTable:
         """An independent copy."""

@@ -8,7 +8,7 @@ lost first. A block that is found again leaves the queue.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from epdsim.core.rules import Rule
 
@@ -66,11 +66,11 @@ class BlockPool:
         # Blocks by key; several when the same prefix was computed twice at once, the first one then serves hits.
         self._found: dict[int, int | dict[int, None]] = {}
 
-    def find_all(self, keys: Sequence[int], start: int = 0) -> list[int]:
-        """Blocks that hold what the keys from `start` on stand for, up to the first that is not there."""
+    def find_all(self, keys: Iterable[int]) -> list[int]:
+        """Blocks that hold what the keys stand for, up to the first that is not there."""
         get, blocks = self._found.get, list[int]()
-        for index in range(start, len(keys)):
-            found = get(keys[index])
+        for key in keys:
+            found = get(key)
             if found is None:
                 break
             blocks.append(found if isinstance(found, int) else next(iter(found)))
@@ -155,6 +155,10 @@ class BlockPool:
     def keys(self) -> Iterator[int]:
         """All keys that can be found."""
         return iter(self._found)
+
+    def serving(self) -> list[int]:
+        """Blocks that serve hits, where several hold the same, in ascending order."""
+        return sorted(next(iter(found)) for found in self._found.values() if not isinstance(found, int))
 
     def key_of(self, block: int) -> int:
         """Key of a block; 0 for none."""

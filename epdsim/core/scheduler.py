@@ -12,7 +12,7 @@ step yields by `update_from_output`. With async scheduling a caller plans step n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from epdsim.core.block_keys import RequestKeys
 from epdsim.core.errors import InputError
@@ -38,14 +38,18 @@ class Scheduler:
     Args:
         config: Its settings.
         dialect: How rules that releases change behave; the ideal by default.
+        ec_store: Identifiers whose embeddings stand in the EC store, asked whenever an item is to be encoded; a live collection.
+            It adds to what each request knows by itself (`Request.remote_embeds`).
     """
 
     __slots__ = ("_engine", "config", "dialect")
 
-    def __init__(self, config: SchedulerConfig, dialect: Dialect = IDEAL) -> None:
+    def __init__(
+        self, config: SchedulerConfig, dialect: Dialect = IDEAL, ec_store: Container[str] = frozenset[str]()
+    ) -> None:
         self.config = config
         self.dialect = dialect
-        self._engine = EngineState(config, dialect)
+        self._engine = EngineState(config, dialect, ec_store)
 
     @property
     def has_unfinished(self) -> bool:
@@ -176,5 +180,15 @@ def _check_admissible(engine: EngineState, request: Request, embeds: Sequence[in
     room = min(config.encoder_cache_size, config.max_num_encoder_input_tokens)
     if embeds and max(embeds) > room:
         raise InputError(
-            f"{name} with an item of {max(embeds)} embeddings", f"encoder cache and budget allow {room}", "raise them"
+            f"{name} with an item of {max(embeds)} embeddings",
+            f"encoder cache and encoder budget allow {room}",
+            "raise encoder_cache_size and max_num_encoder_input_tokens",
         )
+    for feature in request.mm_features if config.disable_chunked_mm_input else ():
+        start = feature.position.offset
+        if engine.behaviour.splits_item(start, start + config.max_num_batched_tokens, feature.position):
+            raise InputError(
+                f"{name} with an item of {feature.position.length} tokens",
+                f"items are not split and a step computes {config.max_num_batched_tokens}",
+                "raise max_num_batched_tokens",
+            )

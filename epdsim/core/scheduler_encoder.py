@@ -37,8 +37,7 @@ def choose_encoder_inputs(
     is taken by `take_encoder_inputs` only, once the chunk has its KV blocks.
     """
     features, cache, behaviour = state.features, engine.encoder_cache, engine.behaviour
-    whole_items = engine.config.disable_chunked_mm_input
-    stored = state.request.remote_embeds if engine.config.ec_role != "none" else ()
+    whole_items, has_ec = engine.config.disable_chunked_mm_input, engine.config.ec_role != "none"
     end = start + num_tokens
     inputs: list[int] = []
     loads: list[int] = []
@@ -70,7 +69,7 @@ def choose_encoder_inputs(
             continue
         chosen[identifier] = num_embeds
         num_held += num_embeds
-        if identifier in stored:
+        if has_ec and (identifier in state.request.remote_embeds or identifier in engine.ec_store):
             loads.append(index)
         else:
             inputs.append(index)

@@ -7,6 +7,7 @@ far. The phases (running, waiting, preemption, encoder, update) are functions ov
 from __future__ import annotations
 
 import sys
+from collections.abc import Container
 from itertools import chain
 
 from epdsim.core.block_keys import BlockKeyTable
@@ -36,6 +37,7 @@ class EngineState:
         encoder_cache: Books of the encoder cache.
         finished: Ids that ended since the last step.
         preempted: Ids preempted since the last step.
+        ec_store: Identifiers in the EC store; not a part of the state.
         ec_loads: Identifiers to load from the EC store with the next step.
         refused: Ids to fail at the next update, because a cached entry does not fit their item.
     """
@@ -46,6 +48,7 @@ class EngineState:
         "config",
         "dialect",
         "ec_loads",
+        "ec_store",
         "encoder_cache",
         "finished",
         "pool",
@@ -58,10 +61,11 @@ class EngineState:
         "waiting",
     )
 
-    def __init__(self, config: SchedulerConfig, dialect: Dialect) -> None:
+    def __init__(self, config: SchedulerConfig, dialect: Dialect, ec_store: Container[str]) -> None:
         self.config = config
         self.dialect = dialect
         self.behaviour = Behaviour(dialect)
+        self.ec_store = ec_store
         self.step = 0
         self.requests: dict[str, RequestState] = {}
         self.running: list[RequestState] = []

@@ -5,30 +5,39 @@ from __future__ import annotations
 from collections.abc import Hashable
 from hashlib import blake2b
 
+from epdsim.core.block_keys import BlockKeyTable
 from epdsim.core.scheduler_engine import EngineState
+from epdsim.core.strip import payload_kind
 
 
 def fingerprint(engine: EngineState) -> str:
     """Digest of all that decides what a scheduler does next.
 
-    Blocks are renamed by their place in the pool's queue and the block tables, keys by first appearance, and steps are not counted,
-    so states that differ in such names only have one digest.
+    Blocks are named by their place in the pool's queue and in the block tables, their content by what it is and not by its number,
+    and steps are not counted, so states that differ in such names only have one digest.
     """
     blocks = _Names()
-    keys = _Names()
+    content = _contents(engine.table)
     pool = engine.pool
-    queue = [(blocks[block], keys[pool.key_of(block)]) for block in pool.free_queue()]
+    queue = [(blocks[block], content[pool.key_of(block)]) for block in pool.free_queue()]
     states: list[tuple[object, ...]] = []
     for state in (*engine.running, *engine.waiting):
-        table = [(blocks[block], keys[pool.key_of(block)], pool.references(block)) for block in state.blocks]
-        known = [keys[key] for key in state.keys.keys]
+        table = [(blocks[block], content[pool.key_of(block)], pool.references(block)) for block in state.blocks]
         counters = (state.num_tokens, state.num_computed, state.num_placeholders, state.num_in_flight, state.num_stale)
-        states.append(
-            (state.request_id, state.status.value, counters, state.num_published, state.num_remote, table, known)
-        )
-    rest = (len(engine.running), engine.finished, engine.preempted, list(engine.ec_loads), engine.refused)
-    text = repr((queue, states, rest, engine.encoder_cache.fingerprint()))
+        rest = (state.num_published, state.num_remote, [payload_kind(one.data) for one in state.sent], state.outputs)
+        states.append((state.request_id, state.status.value, counters, table, rest))
+    served = [blocks[block] for block in pool.serving()]
+    pending = (len(engine.running), engine.finished, engine.preempted, list(engine.ec_loads), engine.refused)
+    text = repr((queue, states, served, pending, engine.encoder_cache.fingerprint()))
     return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _contents(table: BlockKeyTable) -> dict[int, str]:
+    """A digest of the whole prefix that each key stands for; parents have smaller numbers than what continues them."""
+    digests = {0: ""}
+    for number, parent, content in sorted(table.chains(), key=lambda chain: chain[0]):
+        digests[number] = blake2b(f"{digests[parent]}{content!r}".encode(), digest_size=8).hexdigest()
+    return digests
 
 
 class _Names:

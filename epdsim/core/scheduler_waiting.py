@@ -43,9 +43,9 @@ def find_prefix(engine: EngineState, state: RequestState) -> list[int]:
         state.hit_epoch = pool.num_lost
     state.hit = blocks
     while len(blocks) < limit:
-        found = pool.find_all(state.keys.upto(min(limit, len(blocks) + LOOK_AHEAD)), len(blocks))
-        blocks += found
-        if len(found) < LOOK_AHEAD:
+        stop = min(limit, len(blocks) + LOOK_AHEAD)
+        blocks += pool.find_all(state.keys.upto(stop)[len(blocks) : stop])
+        if len(blocks) < stop:
             break
     return blocks
 

@@ -57,6 +57,8 @@ class RecordedConfig(msgspec.Struct, frozen=True, kw_only=True):
     scheduler_reserve_full_isl: bool
     long_prefill_token_threshold: int
     max_model_len: int
+    enable_chunked_prefill: bool = True
+    ec_role: str | None = None
 
 
 class RecordedItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,10 +81,15 @@ class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True):
     priority: int
     arrival_time: float
     mm_features: list[RecordedItem]
+    cache_salt: str | None = None
+    adapter: str | None = None
 
 
 class RecordedWorkload(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a recording; steps stay as they were written, since they are only compared."""
+    """One line of a recording; steps stay as they were written, since they are only compared.
+
+    `resets` names the caches that are reset before the schedule call of a step, `"prefix"` or `"encoder"`.
+    """
 
     config: RecordedConfig
     requests: list[RecordedRequest]
@@ -91,6 +98,7 @@ class RecordedWorkload(msgspec.Struct, frozen=True, kw_only=True):
     unfinished: list[str]
     late_aborts: list[tuple[int, str]] = []
     ec_store: list[str] | None = None
+    resets: list[tuple[int, str]] = []
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -173,25 +181,33 @@ class WorkloadRun:
 
     def __init__(self, workload: RecordedWorkload, dialect: Dialect | None = None) -> None:
         self.workload = workload
-        self.scheduler = Scheduler(scheduler_config(workload), dialect or named(f"vllm-{workload.config.vllm}"))
+        self._stored = set(workload.ec_store or ())
+        self.scheduler = Scheduler(
+            scheduler_config(workload), dialect or named(f"vllm-{workload.config.vllm}"), ec_store=self._stored
+        )
         self._late = [(request.arrival_step, request) for request in workload.requests]
-        self._in_flight: deque[tuple[StepPlan, Mapping[str, Sequence[int]]]] = deque()
+        self._features = {request.request_id: request.mm_features for request in workload.requests}
+        self._in_flight: deque[tuple[StepPlan, Mapping[str, Sequence[int]], set[str]]] = deque()
         self._depth = 1 if workload.config.async_scheduling else 0
 
     def step(self, number: int, sampled: Mapping[str, Sequence[int]]) -> dict[str, Any]:
         """Play step `number`; what the model decides, in the form of a recording."""
         scheduler, workload = self.scheduler, self.workload
-        stored = frozenset(workload.ec_store or ())
-        arrived = [request for arrival, request in self._late if arrival <= number]
-        self._late = [(arrival, request) for arrival, request in self._late if arrival > number]
-        for request in arrived:
-            scheduler.add_request(_request(request, stored))
+        for _, request in [one for one in self._late if one[0] <= number]:
+            scheduler.add_request(_request(request))
+        self._late = [one for one in self._late if one[0] > number]
         scheduler.finish_requests(name for at, name in workload.aborts if at == number)
+        for at, which in workload.resets:
+            if at == number:
+                scheduler.reset_prefix_cache() if which == "prefix" else scheduler.reset_encoder_cache()
         plan = scheduler.schedule()
+        encoded = self._encoded(plan)
         scheduler.finish_requests(name for at, name in workload.late_aborts if at == number)
-        self._in_flight.append((plan, sampled))
+        self._in_flight.append((plan, sampled, encoded))
         while len(self._in_flight) > self._depth:
-            scheduler.update_from_output(*self._in_flight.popleft())
+            done, tokens, saved = self._in_flight.popleft()
+            scheduler.update_from_output(done, tokens)
+            self._stored |= saved
         ours = recorded_form(plan)
         ours["sampled"] = {
             name: (sampled.get(name) or ["a token"]) if name in plan.samples else []
@@ -200,6 +216,13 @@ class WorkloadRun:
         if workload.ec_store is not None:
             ours["ec_loads"] = list(plan.ec_loads)
         return ours | {"free_blocks": scheduler.free_blocks, "running": scheduler.running, "waiting": scheduler.waiting}
+
+    def _encoded(self, plan: StepPlan) -> set[str]:
+        """What a producer saves in the EC store when it has run the step."""
+        if self.workload.config.ec_role not in {"producer", "both"}:
+            return set()
+        inputs = plan.scheduled_encoder_inputs.items()
+        return {self._features[name][index].identifier for name, indices in inputs for index in indices}
 
 
 def scheduler_config(workload: RecordedWorkload) -> SchedulerConfig:
@@ -222,7 +245,8 @@ def scheduler_config(workload: RecordedWorkload) -> SchedulerConfig:
         disable_chunked_mm_input=config.disable_chunked_mm_input,
         scheduler_reserve_full_isl=config.scheduler_reserve_full_isl,
         long_prefill_token_threshold=config.long_prefill_token_threshold,
-        ec_role="none" if workload.ec_store is None else "consumer",
+        enable_chunked_prefill=config.enable_chunked_prefill,
+        ec_role=config.ec_role or ("none" if workload.ec_store is None else "consumer"),
     )
 
 
@@ -280,7 +304,7 @@ def _same(recorded: object, ours: object) -> bool:
     return recorded == ours
 
 
-def _request(recorded: RecordedRequest, stored: frozenset[str]) -> Request:
+def _request(recorded: RecordedRequest) -> Request:
     return Request(
         request_id=recorded.request_id,
         prompt=TokenPrompt(recorded.prompt_token_ids),
@@ -288,7 +312,8 @@ def _request(recorded: RecordedRequest, stored: frozenset[str]) -> Request:
         mm_features=tuple(_feature(item) for item in recorded.mm_features),
         priority=recorded.priority,
         arrival_time=recorded.arrival_time,
-        remote_embeds=stored & {item.identifier for item in recorded.mm_features},
+        cache_salt=recorded.cache_salt,
+        adapter=recorded.adapter,
     )
 
 
