@@ -60,16 +60,32 @@ class RunMetrics:
 
     Attributes:
         injected: Requests that arrived; equals completed + failed + refused + unfinished.
+        completed: Requests that got all their tokens.
+        failed: Requests that were lost after work was done for them.
+        refused: Requests that were turned away before.
+        unfinished: Requests under way when the run ended.
         duration_ms: From the first measured arrival to the last event.
         ttft_ms: Arrival to first token.
         tpot_ms: Time per output token after the first, per request with at least two.
         e2e_ms: Arrival to last token.
         prompt_tokens: Prompt tokens of first admissions to an engine that computes them itself.
         prefix_hit_tokens: Those of them that the prefix cache covered.
+        output_tokens: Tokens generated.
+        media_items: Pictures, clips and sounds of all prompts.
+        processor_cache_hits: Those of them whose processing the front end's cache spared.
+        encoded_items: Items that encode instances encoded.
+        ec_loads: Embeddings that engines pulled out of the store.
+        ec_bytes: Their bytes.
+        kv_bytes: KV cache handed from prefill to decode.
+        preemptions: Running requests that lost their blocks.
+        steps: Steps of all engines.
         leg_bytes: Body bytes by leg.
         prefill_bytes_by_payload: Body bytes of the legs to the engine that computes the prompt, under each choice of payload.
         broadcast_bytes: What went to the tensor-parallel ranks, each unique tensor of a step once.
         broadcast_bytes_unstripped: The same without strip.
+        broadcast_ms: Time that steps spent on serialising and delivering their plans.
+        busy_ms: Time that each engine spent in steps.
+        failures: Requests that were failed or refused, by reason.
     """
 
     injected: int

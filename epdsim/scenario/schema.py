@@ -60,21 +60,37 @@ AxisValue = int | float | bool | str | None
 
 
 class RenderPoolSpec(Strict):
-    """Front-end processes."""
+    """Front-end processes.
+
+    Attributes:
+        count: Requests rendered at the same time.
+        cache_gib: Size of the processor cache; 0 switches it off.
+    """
 
     count: Count = 1
     cache_gib: Size = 4.0
 
 
 class EncodePoolSpec(Strict):
-    """Encode-only instances."""
+    """Encode-only instances.
+
+    Attributes:
+        count: Instances.
+        max_batch_items: Items that one encoder run takes at most.
+    """
 
     count: Count = 1
     max_batch_items: Count = 8
 
 
 class EnginePoolSpec(Strict):
-    """Engines."""
+    """Engines that compute prompts or generate.
+
+    Attributes:
+        count: Instances.
+        tp: Tensor-parallel ranks of each, the readers of its broadcast.
+        scheduler: Settings of each one's scheduler.
+    """
 
     count: Count = 1
     tp: Count = 1
@@ -82,7 +98,19 @@ class EnginePoolSpec(Strict):
 
 
 class FleetSpec(Strict):
-    """What the fleet consists of."""
+    """What the fleet consists of.
+
+    Attributes:
+        topology: Which stages have instances of their own; `decode` and `encode` count only where they have.
+        dialect: Whose rules: the ideal, or a release such as `vllm-0.32`.
+        router: Which instance of a pool takes the next request.
+        prefill_payload: What stands for media on the way to prefill once encode has them: tensors, metadata only, or raw media.
+        ec_capacity_gib: Of the store of embeddings; null for no limit.
+        render: Front end.
+        encode: Encode instances.
+        prefill: Engines that compute prompts, and generate where nothing else does.
+        decode: Engines that generate.
+    """
 
     topology: Literal["aggregated", "p+d", "e+pd", "e+p+d"] = "aggregated"
     dialect: str = "ideal"
@@ -96,7 +124,20 @@ class FleetSpec(Strict):
 
 
 class CostsSpec(Strict):
-    """How long things take; each constant says where it comes from in a comment of the file."""
+    """How long things take; each constant says where it comes from in a comment of the file.
+
+    Attributes:
+        lm: Steps of the language model.
+        decode_lm: Those of decode engines where they differ.
+        encode: Encoder runs, on encode instances and in engines that encode themselves.
+        render: Front end.
+        broadcast: From the plan of a step to the ranks.
+        hop_ms: One HTTP hop between orchestrator and instance.
+        body_link: What request bodies travel on.
+        ec_link: What embeddings travel on.
+        kv_link: What KV caches travel on.
+        kv_bytes_per_token: Of the language model.
+    """
 
     lm: LmCostSpec
     decode_lm: LmCostSpec | None = None
@@ -137,7 +178,13 @@ class FitSpec(Strict):
 
 
 class PublishedSpec(Strict):
-    """One published figure: the axis values it was taken at, the metric and its value."""
+    """One published figure.
+
+    Attributes:
+        at: Axis values that it was taken at, all that the run has.
+        metric: Which figure.
+        value: What was published.
+    """
 
     at: dict[str, AxisValue]
     metric: str
@@ -145,7 +192,13 @@ class PublishedSpec(Strict):
 
 
 class DeviationClaim(Strict):
-    """Simulated figures lie within some percent of the published ones, at the points named."""
+    """Simulated figures lie within some percent of the published ones, at the points named.
+
+    Attributes:
+        metric: Which figure.
+        where: Which published points: axis and the values that take part, null for an axis that the point does not have.
+        within_percent: How far off the worst of them may be.
+    """
 
     kind: Literal["deviation"]
     metric: str
@@ -154,7 +207,15 @@ class DeviationClaim(Strict):
 
 
 class GapClaim(Strict):
-    """The difference of a metric between two points lies near a published difference."""
+    """The difference of a metric between two points lies near a published difference.
+
+    Attributes:
+        metric: Which figure.
+        high: Axis values of the point from which is subtracted.
+        low: Those of the point that is subtracted.
+        published: The published difference.
+        within: How far off the simulated difference may be, in the metric's unit.
+    """
 
     kind: Literal["gap"]
     metric: str
@@ -165,7 +226,13 @@ class GapClaim(Strict):
 
 
 class EqualClaim(Strict):
-    """Metrics are equal to the last bit between points that differ in one axis only."""
+    """Metrics are equal to the last bit between points that differ in one axis only.
+
+    Attributes:
+        metrics: Which figures.
+        where: Which runs: axis and the values that take part.
+        across: The axis in which they differ.
+    """
 
     kind: Literal["equal"]
     metrics: list[str]
@@ -180,9 +247,22 @@ class ScenarioSpec(Strict):
     """A scenario file.
 
     Attributes:
+        name: Short, for tables and files.
+        title: What is asked, in a line.
+        source: Where published figures or the workload come from.
+        assumptions: What is not published and stands in; printed with the results.
+        family: Model family that renders.
+        family_options: Constants of the family to replace.
+        fleet: What the fleet consists of.
+        costs: How long things take.
+        workload: Requests and arrivals.
+        seed: Of all random streams.
         axes: What varies: a dotted key that takes the values of a run, or named settings of several keys.
         runs: Blocks of axis values; each block is the product of its lists. Empty: one run as the file stands.
-        columns: Metrics that the table shows.
+        columns: Figures that the table shows, one row a run; empty for a summary of each run.
+        fit: Constants to choose before the runs.
+        published: Figures to print beside the simulated ones.
+        claims: What must hold; a claim that fails makes the exit code 1.
     """
 
     name: str
