@@ -1,8 +1,7 @@
 """Measure this host's broadcast and fit a profile to it.
 
-Groups of one, two and four ranks stay alive together and take turns: every round sends every plan once to every group, in an
-order drawn anew, so that a slow spell of a shared machine falls on all of them alike. What counts of a plan is the median over
-the rounds.
+Groups of one, two and four ranks stay alive together and take turns, so that a slow spell of a shared machine falls on all of
+them alike; what counts of a plan is the median over the rounds.
 
 The fit is one non-negative least squares in relative error over three cumulative times of every plan: serialised, copied,
 delivered everywhere. The last is what a prediction is judged by; the first two tell the rates of the parts from each other.
@@ -12,7 +11,6 @@ from __future__ import annotations
 
 import os
 import platform
-import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -29,6 +27,7 @@ from epdsim.cost.nnls import relative_nnls
 from epdsim.cost.profile import MeasuredCell, ProfileRecord
 from epdsim.payload.message import encode, message_size
 from epdsim.payload.ring import RingOptions, wire_bytes
+from epdsim.payload.rounds import timed_rounds
 from epdsim.payload.tp_workers import BroadcastResult, Staging, TpGroup
 
 DEFAULT_READERS = (1, 2, 4)
@@ -101,29 +100,17 @@ def measure(
 ) -> tuple[list[Cell], float]:
     """Broadcast the calibration plans; the cells, and how many bytes a rank hashes per ms."""
     plans = calibration_plans(options.chunk_bytes)
-    order = list(range(len(plans)))
-    results: dict[tuple[int, int], list[BroadcastResult]] = {(size, index): [] for size in readers for index in order}
-    shuffle = random.Random("calibrate").shuffle  # noqa: S311 - an order, not a secret
-    digest_rates: list[float] = []
     with ExitStack() as stack:
-        groups = {size: stack.enter_context(TpGroup(size, options, in_band=in_band)) for size in readers}
-        for group in groups.values():
-            # The largest plan first makes all memory warm; what hashing costs shows where it does not compete with other ranks.
-            warm = group.broadcast(plans[-1], digest=group.size == min(readers))
-            for plan in plans:
-                group.broadcast(plan, digest=False)
-            digest_rates += [warm.size.payload_bytes / spent_ms for spent_ms in warm.digest_ms if spent_ms]
-        for done in range(repeats):
-            for size, group in groups.items():
-                shuffle(order)
-                for index in order:
-                    results[size, index].append(group.broadcast(plans[index], digest=False))
-            if progress is not None:
-                progress(done + 1, repeats)
+        groups = [stack.enter_context(TpGroup(size, options, in_band=in_band)) for size in readers]
+        results = timed_rounds(groups, plans, repeats, progress)
+        # What hashing costs shows where a rank does not compete with others for a core.
+        hashed = min(groups, key=lambda group: group.size).broadcast(plans[-1])
     cells = [
-        Cell(message_size(plans[index]).load(size), tuple(found)) for (size, index), found in sorted(results.items())
+        Cell(message_size(plan).load(group.size), tuple(found))
+        for group, of_group in zip(groups, results, strict=True)
+        for plan, found in zip(plans, of_group, strict=True)
     ]
-    return cells, median(digest_rates)
+    return cells, hashed.size.payload_bytes / median(hashed.digest_ms)
 
 
 def calibration_plans(chunk_bytes: int) -> list[StepPlan]:

@@ -11,6 +11,7 @@ from epdsim.core.plan import StepPlan
 from epdsim.cost.broadcast import BroadcastProfile, broadcast_ms
 from epdsim.payload.message import MessageSize, encode, message_size
 from epdsim.payload.ring import DEFAULT_TIMEOUT_S, RingOptions, WireBytes, wire_bytes
+from epdsim.payload.rounds import timed_rounds
 from epdsim.payload.tensors import tensor_digests
 from epdsim.payload.tp_workers import BroadcastResult, TpGroup
 
@@ -101,8 +102,7 @@ def run_real_broadcast(
 ) -> RealBroadcastReport:
     """Broadcast every plan to a group of ranks and compare with the prediction.
 
-    The first round makes memory warm, is digested by every rank and not timed. The rounds after it send all plans in turn, so that
-    a slow spell of the machine falls on all plans alike.
+    After the timed rounds every plan is sent once more and digested by every rank.
 
     Args:
         plans: Their handles have bytes or tensors behind them.
@@ -120,31 +120,33 @@ def run_real_broadcast(
         raise InputError(f"{len(plans)} plans, {repeats} repeats", "at least one of each is needed")
     options = RingOptions(chunk_bytes=profile.chunk_bytes, timeout_s=timeout_s)
     with TpGroup(readers, options, in_band=profile.in_band) as group:
-        largest = max(range(len(plans)), key=lambda index: message_size(plans[index]).total_bytes)
-        group.broadcast(plans[largest], digest=False)  # memory grows once, to its final size
+        (timed,) = timed_rounds([group], plans, repeats)
         digested = [group.broadcast(plan) for plan in plans]
-        rounds = [[group.broadcast(plan, digest=False) for plan in plans] for _ in range(repeats)]
     return RealBroadcastReport(
         readers,
         tuple(
-            _compare(plan, readers, profile, first, repeated)
-            for plan, first, *repeated in zip(plans, digested, *rounds, strict=True)
+            _compare(plan, readers, profile, last, repeated)
+            for plan, last, repeated in zip(plans, digested, timed, strict=True)
         ),
     )
 
 
 def _compare(
-    plan: StepPlan, readers: int, profile: BroadcastProfile, first: BroadcastResult, repeated: Sequence[BroadcastResult]
+    plan: StepPlan,
+    readers: int,
+    profile: BroadcastProfile,
+    digested: BroadcastResult,
+    repeated: Sequence[BroadcastResult],
 ) -> PlanBroadcast:
     size = message_size(plan)
-    everything = (first, *repeated)
+    everything = (*repeated, digested)
     return PlanBroadcast(
         size=size,
         predicted_wire=wire_bytes(size.total_bytes, profile.chunk_bytes),
         wires=tuple(result.wire for result in everything),
         received_bytes=tuple(result.received_bytes for result in everything),
         sender_digests=tensor_digests(encode(plan).tensors),
-        rank_digests=first.digests,
+        rank_digests=digested.digests,
         predicted_ms=broadcast_ms(size.load(readers), profile).total_ms,
         times_ms=tuple(sorted(result.total_ms for result in repeated)),
     )
