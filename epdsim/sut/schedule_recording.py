@@ -134,6 +134,8 @@ def replay_schedules(path: Path) -> ReplayReport:
         num_equal += difference is None
         if difference is not None and not first:
             first = tell_difference(workload, line, difference)
+    if not num_workloads:
+        raise InputError(str(path), "it holds no workload")
     return ReplayReport(
         recording=str(path),
         release=" and ".join(f"vllm {release}" for release in releases),

@@ -1,0 +1,126 @@
+"""The pool of KV blocks: the order of its queue, references, what is found and what is lost."""
+
+import pytest
+
+from epdsim.core.kv_blocks import BlockPool
+
+
+def pool_of(num_blocks: int, *, enable_caching: bool = True) -> BlockPool:
+    return BlockPool(num_blocks, enable_caching=enable_caching)
+
+
+def test_the_null_block_is_never_given() -> None:
+    pool = pool_of(5)
+    assert pool.num_free == 4
+    assert pool.take(4) == [1, 2, 3, 4]
+    assert pool.num_free == 0
+
+
+def test_blocks_without_key_come_back_first_and_last_in_first_out() -> None:
+    pool = pool_of(8)
+    table = pool.take(4)
+    pool.release(table)
+    assert pool.free_queue() == [4, 3, 2, 1, 5, 6, 7]
+
+
+def test_blocks_with_key_go_to_the_end_and_lose_their_tail_first() -> None:
+    pool = pool_of(6)
+    table = pool.take(3)
+    for block, key in zip(table, (10, 11, 12), strict=True):
+        pool.publish(block, key)
+    pool.release(table)
+    assert pool.free_queue() == [4, 5, 3, 2, 1]
+    assert pool.take(3) == [4, 5, 3]
+    assert pool.find_all([10, 11, 12]) == [1, 2]
+
+
+def test_a_mixed_table_is_split_between_both_ends() -> None:
+    pool = pool_of(6)
+    table = pool.take(3)
+    pool.publish(1, 10)
+    pool.release(table)
+    assert pool.free_queue() == [3, 2, 4, 5, 1]
+
+
+def test_a_found_block_leaves_the_queue_and_comes_back_behind() -> None:
+    pool = pool_of(4)
+    pool.publish(*pool.take(1), 10)
+    pool.release([1])
+    pool.publish(*pool.take(1), 20)
+    pool.release([2])
+    pool.hold([1])
+    assert pool.free_queue() == [3, 2]
+    assert pool.references(1) == 1
+    pool.release([1])
+    assert pool.free_queue() == [3, 2, 1]
+
+
+def test_a_shared_block_is_free_when_its_last_user_gives_it_up() -> None:
+    pool = pool_of(3)
+    table = pool.take(1)
+    pool.publish(1, 10)
+    pool.hold(table)
+    assert pool.num_idle(table) == 0
+    pool.release(table)
+    assert pool.num_free == 1
+    pool.release(table)
+    assert (pool.num_free, pool.num_idle(table)) == (2, 1)
+
+
+def test_a_hit_ends_at_the_first_unknown_key() -> None:
+    pool = pool_of(5)
+    for block, key in zip(pool.take(3), (10, 11, 13), strict=True):
+        pool.publish(block, key)
+    assert pool.find_all([10, 11, 12, 13]) == [1, 2]
+
+
+def test_of_two_blocks_with_one_key_the_first_serves_until_it_is_lost() -> None:
+    pool = pool_of(3)
+    pool.take(2)
+    pool.publish(1, 10)
+    pool.publish(2, 10)
+    assert pool.find_all([10]) == [1]
+    pool.release([1])
+    pool.take(1)
+    assert pool.find_all([10]) == [2]
+    pool.release([2])
+    pool.take(1)
+    assert pool.find_all([10]) == []
+
+
+def test_without_caching_all_blocks_come_back_first() -> None:
+    pool = pool_of(5, enable_caching=False)
+    pool.release(pool.take(2))
+    assert pool.free_queue() == [2, 1, 3, 4]
+
+
+def test_reset_forgets_prefixes_and_keeps_the_queue() -> None:
+    pool = pool_of(5)
+    table = pool.take(2)
+    pool.publish(1, 10)
+    assert not pool.reset()
+    assert pool.find_all([10]) == [1]
+    pool.release(table)
+    before = pool.free_queue()
+    lost = pool.num_lost
+    assert pool.reset()
+    assert pool.free_queue() == before
+    assert pool.find_all([10]) == []
+    assert pool.num_lost > lost, "what was found before must be looked for again"
+
+
+def test_taking_more_than_is_free_is_the_callers_error() -> None:
+    with pytest.raises(AssertionError):
+        pool_of(3).take(3)
+
+
+def test_a_clone_is_independent() -> None:
+    pool = pool_of(4)
+    pool.publish(*pool.take(1), 10)
+    other = pool.clone()
+    other.publish(*other.take(1), 10)
+    other.release([1])
+    other.release([2])
+    assert pool.free_queue() == [2, 3]
+    assert pool.references(1) == 1
+    assert other.free_queue() == [3, 1, 2]

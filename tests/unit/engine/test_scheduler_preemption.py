@@ -1,0 +1,152 @@
+"""Preemption, abort and resumption: who loses, what comes back, what the workers hear."""
+
+import pytest
+
+from epdsim.core.block_keys import RequestKeys
+from epdsim.core.prompt import TokenPrompt
+from epdsim.core.request import Request
+from epdsim.core.rules import IDEAL
+from epdsim.core.scheduler import Scheduler
+from epdsim.core.scheduler_config import SchedulerConfig
+from epdsim.core.scheduler_encoder import choose_encoder_inputs, take_encoder_inputs
+from epdsim.core.scheduler_engine import EngineState, StepDraft
+from epdsim.core.scheduler_state import RequestState
+
+
+def scheduler(**settings) -> Scheduler:
+    defaults = {
+        "block_size": 4,
+        "num_gpu_blocks": 6,
+        "max_num_batched_tokens": 16,
+        "max_num_seqs": 4,
+        "max_model_len": 128,
+    }
+    return Scheduler(SchedulerConfig(**defaults | settings))
+
+
+def test_the_last_to_come_loses_its_blocks_and_waits_in_front(text) -> None:
+    engine = scheduler()
+    for name in "ab":
+        engine.add_request(text(name, 8, 8))
+    engine.add_request(text("c", 8, 8))
+    engine.update_from_output(engine.schedule())
+    plan = engine.schedule()  # each needs its third block, and one is left
+    assert dict(plan.num_scheduled_tokens) == {"a": 1}
+    assert list(plan.preempted) == ["b"]
+    assert (engine.running, engine.waiting) == (["a"], ["b", "c"])
+    assert not plan.new, "nobody is admitted in a step that preempts"
+
+
+def test_a_request_may_have_to_preempt_itself(text) -> None:
+    engine = scheduler(num_gpu_blocks=5)
+    for name in "ab":
+        engine.add_request(text(name, 8, 8))
+    engine.update_from_output(engine.schedule())
+    plan = engine.schedule()
+    assert dict(plan.num_scheduled_tokens) == {"a": 1}
+    assert engine.running == ["a"]
+
+
+def test_under_priorities_the_least_urgent_loses_even_after_it_was_scheduled(text) -> None:
+    engine = scheduler(policy="priority", num_gpu_blocks=7, max_num_batched_tokens=24)
+    engine.add_request(text("slow", 5, 9, priority=5))
+    engine.update_from_output(engine.schedule())
+    engine.add_request(text("urgent", 8, 9, priority=0, arrival_time=2.0))
+    engine.add_request(text("later", 8, 9, priority=0, arrival_time=3.0))
+    engine.update_from_output(engine.schedule())
+    assert engine.running == ["slow", "urgent", "later"]
+    plan = engine.schedule()
+    assert list(plan.preempted) == ["slow"]
+    assert dict(plan.num_scheduled_tokens) == {"urgent": 1, "later": 1}
+    assert [row.request_id for row in plan.cached] == ["urgent", "later"]
+    assert plan.samples == ["urgent", "later"]
+    assert plan.total_num_scheduled_tokens == 2
+
+
+def test_among_equally_urgent_the_last_to_arrive_loses_wherever_it_runs(text) -> None:
+    engine = scheduler(policy="priority", num_gpu_blocks=5)
+    engine.add_request(text("young", 8, 8, arrival_time=2.0))
+    engine.update_from_output(engine.schedule())
+    engine.add_request(text("old", 4, 12, arrival_time=1.0))
+    engine.update_from_output(engine.schedule())
+    assert engine.running == ["young", "old"]
+    plan = engine.schedule()
+    assert (list(plan.preempted), engine.running) == (["young"], ["old"])
+
+
+def test_what_a_victim_got_in_the_step_comes_back(image) -> None:
+    engine = EngineState(SchedulerConfig(), IDEAL, ())
+    request = Request("a", TokenPrompt([1] * 9), 2, (image("x", 2, 6, [1, 0, 1, 0, 1, 1]),))
+    state = RequestState(request, RequestKeys(engine.table, request, 16, IDEAL), (4,))
+    draft = StepDraft(engine)
+    before = (draft.tokens, draft.encoder_embeds)
+    choice = choose_encoder_inputs(engine, draft, state, 0, 9)
+    draft.spend(state, 9)
+    take_encoder_inputs(engine, draft, state, choice)
+    assert (draft.tokens, draft.encoder_embeds) == (before[0] - 9, before[1] - 4)
+    assert (draft.samples, state.num_in_flight) == (["a"], 9)
+    draft.take_back(state)
+    assert (draft.tokens, draft.encoder_embeds) == before
+    assert (draft.num_scheduled, draft.encoder_inputs, draft.samples, state.num_in_flight) == ({}, {}, [], 0)
+
+
+@pytest.mark.parametrize(("runner", "where"), [("v1", "cached"), ("v2", "new")])
+def test_a_resume_is_a_difference_on_v1_and_news_on_v2(text, run, runner: str, where: str) -> None:
+    engine = scheduler(model_runner=runner, max_num_seqs=2)
+    engine.add_request(text("a", 8, 9))
+    engine.add_request(text("b", 4, 13))
+    plans = run(engine)
+    (preempted_at,) = [plan.step for plan in plans if plan.preempted]
+    rows = [row for plan in plans[preempted_at:] for row in getattr(plan, where) if row.request_id == "b"]
+    if runner == "v2":
+        assert rows[0].num_prompt_tokens > 4, "outputs so far go along"
+        assert len(rows[0].block_ids) >= 2
+    else:
+        assert [row.resumed for row in rows].count(True) == 1
+        resumed = next(row for row in rows if row.resumed)
+        assert len(resumed.new_block_ids) >= 2, "the whole table"
+
+
+def test_all_get_their_tokens_whatever_is_preempted(text) -> None:
+    engine, tokens = scheduler(), dict.fromkeys("abcd", 0)
+    for name in tokens:
+        engine.add_request(text(name, 6, 12))
+    preempted = 0
+    while engine.has_unfinished:
+        plan = engine.schedule()
+        preempted += len(plan.preempted)
+        for name, count in engine.update_from_output(plan).new_tokens.items():
+            tokens[name] += count
+    assert preempted > 2
+    assert set(tokens.values()) == {12}
+    assert engine.free_blocks == 5
+
+
+class TestAbort:
+    def test_a_running_request_gives_everything_back_and_is_reported_next(self, text) -> None:
+        engine = scheduler()
+        engine.add_request(text("a", 8, 8))
+        engine.update_from_output(engine.schedule())
+        engine.finish_requests(["a", "unknown"])
+        assert (engine.free_blocks, engine.has_unfinished) == (5, False)
+        assert list(engine.schedule().finished) == ["a"]
+        assert list(engine.schedule().finished) == []
+
+    def test_between_plan_and_output_its_token_is_dropped(self, text) -> None:
+        engine = scheduler()
+        engine.add_request(text("a", 8, 8))
+        engine.add_request(text("b", 4, 1))
+        plan = engine.schedule()
+        engine.finish_requests(["a"])
+        outcome = engine.update_from_output(plan)
+        assert (dict(outcome.new_tokens), list(outcome.finished)) == ({"b": 1}, ["b"])
+        assert engine.free_blocks == 5
+
+    def test_a_waiting_one_leaves_the_queue(self, text) -> None:
+        for policy in ("fcfs", "priority"):
+            engine = scheduler(policy=policy, max_num_seqs=1)
+            for name in "abc":
+                engine.add_request(text(name, 4, 2))
+            engine.schedule()
+            engine.finish_requests(["b"])
+            assert engine.waiting == ["c"]
