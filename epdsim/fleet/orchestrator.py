@@ -7,7 +7,7 @@ from typing import Any
 
 import simpy
 
-from epdsim.core.errors import EpdsimError
+from epdsim.core.errors import EpdsimError, InputError
 from epdsim.core.legs import Leg, encode_legs
 from epdsim.core.request import Request
 from epdsim.core.slots import features_of
@@ -71,7 +71,9 @@ class Orchestrator:
                 for mm_hash in leased:
                     world.ec_store.unpin(mm_hash)
         except EpdsimError as error:
-            world.emit(RequestFailed(world.env.now, NAME, source.request_id, str(error), refused=True))
+            # The value names the request, which the event does already: without it, equal reasons are equal.
+            reason = error.rule if isinstance(error, InputError) else str(error)
+            world.emit(RequestFailed(world.env.now, NAME, source.request_id, reason, refused=True))
         del self._in_flight[source.request_id]
 
     def fail_stuck(self) -> None:
