@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-settings.register_profile("dev", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Explaining a failure traces every line of further examples: minutes in which a failed run says nothing.
+_PHASES = [phase for phase in Phase if phase is not Phase.explain]
+settings.register_profile("dev", deadline=None, phases=_PHASES, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", parent=settings.get_profile("dev"), derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
