@@ -5,12 +5,12 @@ from __future__ import annotations
 import struct
 from abc import ABC
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from math import isfinite
 from operator import index
 from types import MappingProxyType
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from epdsim.core.errors import InputError
 from epdsim.core.items import ITEM_BYTES, BatchedKind, Field, FieldKind, FlatKind, MediaItem, TensorHandle
@@ -179,6 +179,16 @@ class BaseFamily(ABC):
         if value not in allowed:
             raise InputError(f"{key} {value!r} of {self.name}", f"must be one of {', '.join(map(str, allowed))}")
 
+    def _check_order(self, smaller: str, larger: str) -> None:
+        low, high = getattr(self, smaller), getattr(self, larger)
+        if low > high:
+            raise InputError(f"{smaller} {low} of {self.name}", f"is over {larger} {high}")
+
+    def _check_multiple(self, key: str, unit: int, why: str) -> None:
+        value = getattr(self, key)
+        if value % unit:
+            raise InputError(f"{key} {value} of {self.name}", f"must be a multiple of {unit}, {why}")
+
     def _embedding_bytes(self, num_embeds: int) -> int:
         return num_embeds * self.hidden * ITEM_BYTES[self.embed_dtype]
 
@@ -217,6 +227,11 @@ def above_zero(what: str, value: float) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value) or value <= 0:
         raise InputError(f"{what} {value!r}", "must be a finite number above 0")
     return float(value)
+
+
+def may_be_zero(default: int) -> Any:
+    """A constant of a checkpoint that may be 0; all others are at least 1."""
+    return field(default=default, metadata={"minimum": 0})
 
 
 def picture_size(height: int, width: int) -> tuple[int, int]:

@@ -77,7 +77,7 @@ def families() -> Sequence[str]:
     return tuple(sorted(_CHECKPOINTS))
 
 
-def family(name: str, **overrides: Any) -> Family:
+def family(name: str, /, **overrides: Any) -> Family:
     """A checkpoint by name, with some of its constants replaced.
 
     Args:

@@ -23,6 +23,10 @@ class Llava(BaseFamily):
     image_side: int = 336
     patch: int = 14
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_order("patch", "image_side")
+
     def image(self, height: int, width: int) -> RenderedMedia:
         """A picture; its size does not matter."""
         picture_size(height, width)

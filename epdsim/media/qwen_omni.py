@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from epdsim.core.items import BatchedKind, Field, FlatKind, MediaItem, SharedKind, TensorHandle
 from epdsim.media.audio import FRAMES_PER_SECOND, halved, mel_frames, pooled_tokens, too_short
-from epdsim.media.base import RenderedMedia, known, sized
+from epdsim.media.base import RenderedMedia, known, may_be_zero, sized
 from epdsim.media.qwen_vl import Qwen25VL
 
 _POSITION_FIELDS: Mapping[str, frozenset[str]] = MappingProxyType(
@@ -119,7 +119,8 @@ class Qwen3Omni(Qwen25Omni):
     patch: int = 16
     video_min_pixels: int = 128 * 32 * 32
     video_max_pixels: int = 768 * 32 * 32
-    deepstack_levels: int = 3
+    window: int = may_be_zero(0)
+    deepstack_levels: int = may_be_zero(3)
     audio_chunk_frames: int = 800
 
     def _frames(self, duration_s: float) -> int:
@@ -133,9 +134,6 @@ class Qwen3Omni(Qwen25Omni):
 
     def _audio_mask(self, frames: int) -> Field:
         return sized("float32", frames, kind=BatchedKind(keep_on_cpu=True))
-
-    def _windows(self, steps: int, rows: int, columns: int) -> int:  # noqa: ARG002
-        return 0
 
 
 def segment_tokens(frames: int) -> int:

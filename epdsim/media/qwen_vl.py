@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar
 
 from epdsim.core.errors import InputError
 from epdsim.core.items import BatchedKind, Field, MediaItem
-from epdsim.media.base import BaseFamily, RenderedMedia, above_zero, flat, known, picture_size, whole
+from epdsim.media.base import BaseFamily, RenderedMedia, above_zero, flat, known, may_be_zero, picture_size, whole
 
 MAX_ASPECT_RATIO = 200
 """Longer side by shorter side beyond which the processors refuse a picture."""
@@ -89,15 +89,12 @@ class QwenVL(BaseFamily):
     max_pixels: int = 28 * 28 * 16384
     video_min_pixels: int = 56 * 56
     video_max_pixels: int = 28 * 28 * 16384
-    deepstack_levels: int = field(default=0, metadata={"minimum": 0})
+    deepstack_levels: int = may_be_zero(0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for small, large in (("min_pixels", "max_pixels"), ("video_min_pixels", "video_max_pixels")):
-            if getattr(self, small) > getattr(self, large):
-                raise InputError(
-                    f"{small} {getattr(self, small)} of {self.name}", f"is over {large} {getattr(self, large)}"
-                )
+        self._check_order("min_pixels", "max_pixels")
+        self._check_order("video_min_pixels", "video_max_pixels")
 
     @property
     def modalities(self) -> frozenset[str]:
@@ -168,12 +165,12 @@ class QwenVL(BaseFamily):
         return 0
 
     def candidate_sizes(self, num_tokens: int) -> Iterable[tuple[int, int]]:
-        """Near-square grids with about the wanted number of tokens, within the pixel limits."""
+        """Grids up to 1 : 4 with about the wanted number of tokens, within the pixel limits."""
         low, high = -(-self.min_pixels // self.factor**2), self.max_pixels // self.factor**2
         wanted = min(max(num_tokens, low), high)
         root = math.isqrt(wanted)
-        for rows in range(max(1, root - root // 3), root + root // 3 + 2):
-            for columns in (max(1, wanted // rows), -(-wanted // rows)):
+        for rows in range(max(1, root // 2), root + 1):
+            for columns in (wanted // rows, -(-wanted // rows)):
                 yield rows * self.factor, columns * self.factor
 
 
@@ -185,7 +182,7 @@ class Qwen25VL(QwenVL):
     becomes 0.668 s in bfloat16).
 
     Attributes:
-        window: Side of an attention window in pixels; four layers of the encoder attend over the whole frame.
+        window: Side of an attention window in pixels (four layers of the encoder attend over the whole frame); 0 for none.
     """
 
     position_scheme: ClassVar[str] = "mrope-qwen2.5-vl"
@@ -193,12 +190,18 @@ class Qwen25VL(QwenVL):
         {"image": frozenset({"image_grid_thw"}), "video": frozenset({"video_grid_thw", "second_per_grid_ts"})}
     )
 
-    window: int = 112
+    window: int = may_be_zero(112)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_multiple("window", self.patch, "the side of a patch")
 
     def _video_extras(self, fps: float) -> dict[str, Field]:
         return {"second_per_grid_ts": known("float32", (self.temporal_patch / fps,), shape=())}
 
     def _windows(self, steps: int, rows: int, columns: int) -> int:
+        if not self.window:
+            return 0
         side = self.window // self.patch
         return steps * -(-rows // side) * -(-columns // side)
 
@@ -223,7 +226,7 @@ class Qwen3VL(QwenVL):
     max_pixels: int = 16_777_216
     video_min_pixels: int = 4_096
     video_max_pixels: int = 25_165_824
-    deepstack_levels: int = field(default=3, metadata={"minimum": 0})
+    deepstack_levels: int = may_be_zero(3)
 
     def video(self, num_frames: int, height: int, width: int, fps: float = 2.0) -> RenderedMedia:
         """A clip of sampled frames, at least one temporal patch of them; an odd last frame is repeated."""

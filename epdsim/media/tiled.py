@@ -29,6 +29,10 @@ class TiledFamily(BaseFamily):
     shuffle: int = 2
     max_tiles: int
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_multiple("tile", self.patch * self.shuffle, "the side of a token")
+
     @property
     def tile_tokens(self) -> int:
         """Tokens of one tile."""
@@ -75,6 +79,10 @@ class InternVL(TiledFamily):
     use_thumbnail: bool = True
     image_token_id: int = 151_667
     video_token_id: int = 151_656
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_order("min_tiles", "max_tiles")
 
     @property
     def modalities(self) -> frozenset[str]:
