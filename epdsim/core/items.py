@@ -23,6 +23,7 @@ ITEM_BYTES: Mapping[str, int] = MappingProxyType(
         "float8_e4m3fnuz": 1,
         "float8_e5m2fnuz": 1,
         "float8_e8m0fnu": 1,
+        "float4_e2m1fn_x2": 1,
         "int16": 2,
         "uint16": 2,
         "float16": 2,
@@ -33,6 +34,7 @@ ITEM_BYTES: Mapping[str, int] = MappingProxyType(
         "int64": 8,
         "uint64": 8,
         "float64": 8,
+        "complex32": 4,
         "complex64": 8,
         "complex128": 16,
     }

@@ -11,6 +11,7 @@ from epdsim.wire import decode_blob, encode_blob, raw_bytes
 from epdsim.wire.tensors import from_field_data, tensor_bytes, to_field_data, to_handle, to_tensor
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 @pytest.mark.parametrize("dtype", sorted(ITEM_BYTES))
 @pytest.mark.parametrize("shape", [(), (0, 3), (1,), (3, 2)])
 def test_a_tensor_survives_the_blob(dtype: str, shape: tuple[int, ...]):
