@@ -61,8 +61,8 @@ class BroadcastCost:
         self._plain: dict[int, StepBroadcast] = {}
 
     def of(self, plan: StepPlan, requests: Mapping[str, Request]) -> StepBroadcast:
-        """Of any plan; exact where requests are admitted, `plain` where none is."""
-        if not plan.new:
+        """Of any plan; exact where media can be in it, `plain` where none are."""
+        if not plan.new and not any(row.mm_updates for row in plan.cached):
             return self.plain(len(plan.num_scheduled_tokens))
         size = message_size(plan)
         unstripped = message_size(_unstripped(plan, requests)) if size.num_items else size
@@ -82,4 +82,5 @@ class BroadcastCost:
 
 
 def _unstripped(plan: StepPlan, requests: Mapping[str, Request]) -> StepPlan:
-    return replace(plan, new=[replace(new, mm_features=requests[new.request_id].mm_features) for new in plan.new])
+    new = [replace(one, mm_features=requests[one.request_id].mm_features) for one in plan.new]
+    return replace(plan, new=new, cached=[row._replace(mm_updates={}) for row in plan.cached])

@@ -61,6 +61,14 @@ class _NewSpec(msgspec.Struct, array_like=True, frozen=True):
     num_cached_tokens: int
 
 
+class _CachedSpec(msgspec.Struct, array_like=True, frozen=True, omit_defaults=True):
+    request_id: str
+    num_computed_tokens: int
+    block_ids: tuple[int, ...] | None
+    resumed: bool
+    updates: tuple[tuple[int, _FeatureSpec], ...] = ()
+
+
 class PackedPlan(msgspec.Struct, array_like=True, frozen=True):
     """A plan as it stands in the header."""
 
@@ -68,7 +76,7 @@ class PackedPlan(msgspec.Struct, array_like=True, frozen=True):
     num_scheduled_tokens: dict[str, int]
     scheduled_encoder_inputs: dict[str, tuple[int, ...]]
     new: tuple[_NewSpec, ...]
-    cached: tuple[tuple[str, int, tuple[int, ...] | None, bool], ...]
+    cached: tuple[_CachedSpec, ...]
     preempted: tuple[str, ...]
     finished: tuple[str, ...]
     free_encoder_mm_hashes: tuple[str, ...]
@@ -201,21 +209,28 @@ def _unpack_new(packed: _NewSpec, items: Sequence[MediaItem]) -> NewRequestData:
     )
 
 
-def _pack_cached(cached: CachedRequestData) -> tuple[str, int, tuple[int, ...] | None, bool]:
+def _pack_cached(cached: CachedRequestData, tables: PlanTables) -> _CachedSpec:
     blocks = None if cached.new_block_ids is None else tuple(cached.new_block_ids)
-    return cached.request_id, cached.num_computed_tokens, blocks, cached.resumed
+    updates = tuple((index, _pack_feature(feature, tables)) for index, feature in cached.mm_updates.items())
+    return _CachedSpec(cached.request_id, cached.num_computed_tokens, blocks, cached.resumed, updates)
+
+
+def _unpack_cached(packed: _CachedSpec, items: Sequence[MediaItem]) -> CachedRequestData:
+    updates = {index: _unpack_feature(feature, items) for index, feature in packed.updates}
+    return CachedRequestData(packed.request_id, packed.num_computed_tokens, packed.block_ids, packed.resumed, updates)
 
 
 def pack_plan(plan: StepPlan) -> tuple[bytes, PlanTables]:
     """The header of a plan, and the tensors that its message must carry in their order."""
     tables = PlanTables()
     new = tuple(_pack_new(one, tables) for one in plan.new)
+    cached = tuple(_pack_cached(one, tables) for one in plan.cached)
     header = PackedPlan(
         step=plan.step,
         num_scheduled_tokens=dict(plan.num_scheduled_tokens),
         scheduled_encoder_inputs={name: tuple(inputs) for name, inputs in plan.scheduled_encoder_inputs.items()},
         new=new,
-        cached=tuple(_pack_cached(one) for one in plan.cached),
+        cached=cached,
         preempted=tuple(plan.preempted),
         finished=tuple(plan.finished),
         free_encoder_mm_hashes=tuple(plan.free_encoder_mm_hashes),
@@ -247,7 +262,7 @@ def unpack_plan(header: PackedPlan, tensors: Sequence[TensorHandle]) -> StepPlan
         num_scheduled_tokens=header.num_scheduled_tokens,
         scheduled_encoder_inputs=header.scheduled_encoder_inputs,
         new=tuple(_unpack_new(one, items) for one in header.new),
-        cached=tuple(CachedRequestData(*one) for one in header.cached),
+        cached=tuple(_unpack_cached(one, items) for one in header.cached),
         preempted=header.preempted,
         finished=header.finished,
         free_encoder_mm_hashes=header.free_encoder_mm_hashes,

@@ -35,7 +35,7 @@ class MessageSize:
         payload_bytes: Data of the unique tensors.
         num_unique_tensors: Tensors written.
         num_tensors: Tensors referred to, repeats included.
-        num_items: Placeholders of the admissions, with or without data, repeats included.
+        num_items: Placeholders of the admissions and of late or repeated fields, with or without data, repeats included.
     """
 
     header_bytes: int
@@ -117,7 +117,7 @@ def _size(plan: StepPlan, packed_bytes: int, tables: PlanTables) -> MessageSize:
         payload_bytes=sum(sizes),
         num_unique_tensors=len(sizes),
         num_tensors=tables.num_references,
-        num_items=sum(len(new.mm_features) for new in plan.new),
+        num_items=sum(len(new.mm_features) for new in plan.new) + sum(len(row.mm_updates) for row in plan.cached),
     )
 
 

@@ -62,7 +62,8 @@ def step_plans(draw):
     pool = draw(st.lists(features(), max_size=4))
     some = st.lists(st.sampled_from(pool), max_size=5).map(tuple) if pool else st.just(())
     new = st.builds(NewRequestData, names, counts, blocks, some, counts, counts)
-    cached = st.builds(CachedRequestData, names, counts, st.none() | blocks, st.booleans())
+    updates = st.dictionaries(st.integers(0, 9), st.sampled_from(pool), max_size=2) if pool else st.just({})
+    cached = st.builds(CachedRequestData, names, counts, st.none() | blocks, st.booleans(), updates)
     return StepPlan(
         draw(counts),
         draw(st.dictionaries(names, counts, max_size=4)),

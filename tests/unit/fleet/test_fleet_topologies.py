@@ -95,6 +95,16 @@ def test_a_repeat_is_stripped_and_its_broadcast_is_light(run_fleet, small_fleet,
     assert run.metrics.broadcast_bytes < 0.6 * run.metrics.broadcast_bytes_unstripped
 
 
+@pytest.mark.parametrize("strip", ["off", "admission", "deferred", "resend"])
+def test_every_strip_serves_and_never_sends_more_than_none(run_fleet, small_fleet, album, strip) -> None:
+    base = small_fleet()
+    scheduler = replace(base.prefill.scheduler, strip=strip)
+    run = run_fleet(replace(base, prefill=replace(base.prefill, scheduler=scheduler)), album)
+    assert run.metrics.completed == len(album)
+    sent, unstripped = run.metrics.broadcast_bytes, run.metrics.broadcast_bytes_unstripped
+    assert sent == unstripped if strip == "off" else sent < unstripped
+
+
 def test_without_a_hit_the_strip_changes_nothing(run_fleet, small_fleet, album) -> None:
     """NO-HIT: same events, same bytes, same times."""
     base = small_fleet()
