@@ -99,8 +99,9 @@ def test_a_repeat_is_stripped_and_its_broadcast_is_light(run_fleet, small_fleet,
 def test_every_strip_serves_and_never_sends_more_than_none(run_fleet, small_fleet, album, strip) -> None:
     base = small_fleet()
     scheduler = replace(base.prefill.scheduler, strip=strip)
-    run = run_fleet(replace(base, prefill=replace(base.prefill, scheduler=scheduler)), album)
-    assert run.metrics.completed == len(album)
+    requests = [*album, replace(album[0], request_id="again", arrival_ms=1000.0)]
+    run = run_fleet(replace(base, prefill=replace(base.prefill, scheduler=scheduler)), requests)
+    assert run.metrics.completed == len(requests)
     sent, unstripped = run.metrics.broadcast_bytes, run.metrics.broadcast_bytes_unstripped
     assert sent == unstripped if strip == "off" else sent < unstripped
 
