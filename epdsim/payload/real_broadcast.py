@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import geometric_mean, median
 
 from epdsim.core.errors import InputError
 from epdsim.core.plan import StepPlan
 from epdsim.cost.broadcast import BroadcastProfile, broadcast_ms
+from epdsim.cost.profile import MeasuredCell
+from epdsim.payload.calibrate import drift, probe_plans
 from epdsim.payload.message import MessageSize, encode, message_size
 from epdsim.payload.ring import DEFAULT_TIMEOUT_S, RingOptions, WireBytes, wire_bytes
 from epdsim.payload.rounds import timed_rounds
@@ -29,7 +31,8 @@ class PlanBroadcast:
         received_bytes: What each rank really took, per broadcast.
         sender_digests: Of the unique tensors as they were sent.
         rank_digests: By rank, of what it received.
-        predicted_ms: By the profile.
+        profile_ms: Time by the profile alone.
+        predicted_ms: The same times the host's drift: what is judged.
         times_ms: Sorted real times, one per timed repeat.
     """
 
@@ -39,6 +42,7 @@ class PlanBroadcast:
     received_bytes: tuple[tuple[int, ...], ...]
     sender_digests: tuple[str, ...]
     rank_digests: tuple[tuple[str, ...], ...]
+    profile_ms: float
     predicted_ms: float
     times_ms: tuple[float, ...]
 
@@ -70,10 +74,12 @@ class RealBroadcastReport:
 
     Attributes:
         readers: Ranks.
+        drift: How many times as long as at its calibration the host needs for the probes now; 1 when nothing is known of then.
         plans: In the order given.
     """
 
     readers: int
+    drift: float
     plans: tuple[PlanBroadcast, ...]
 
     @property
@@ -98,9 +104,13 @@ def run_real_broadcast(
     profile: BroadcastProfile,
     repeats: int = DEFAULT_REPEATS,
     *,
+    measured: Sequence[MeasuredCell] = (),
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> RealBroadcastReport:
     """Broadcast every plan to a group of ranks and compare with the prediction.
+
+    A shared host is not always as fast as it was when it was calibrated. Where the calibration's own measurements are given, two of
+    its plans are sent along in every round as probes, and predictions are scaled by how their medians compare with then.
 
     After the timed rounds every plan is sent once more and digested by every rank.
 
@@ -109,6 +119,7 @@ def run_real_broadcast(
         readers: Ranks to start.
         profile: Its `chunk_bytes` and `in_band` shape the transport, its constants predict the times.
         repeats: Timed rounds, at least 1.
+        measured: Of the profile's record; without it, predictions are the profile's alone.
         timeout_s: As in `RingOptions`.
 
     Raises:
@@ -119,27 +130,46 @@ def run_real_broadcast(
     if not plans or repeats < 1:
         raise InputError(f"{len(plans)} plans, {repeats} repeats", "at least one of each is needed")
     options = RingOptions(chunk_bytes=profile.chunk_bytes, timeout_s=timeout_s)
+    probes = probe_plans(profile.chunk_bytes) if measured else []
     with TpGroup(readers, options, in_band=profile.in_band) as group:
-        (timed,) = timed_rounds([group], plans, repeats)
+        (timed,) = timed_rounds([group], [*plans, *probes], repeats)
         digested = [group.broadcast(plan) for plan in plans]
+    host_drift = _drift(measured, readers, probes, timed[len(plans) :])
     return RealBroadcastReport(
         readers,
+        host_drift,
         tuple(
-            _compare(plan, readers, profile, last, repeated)
-            for plan, last, repeated in zip(plans, digested, timed, strict=True)
+            _compare(plan, readers, profile, host_drift, last, repeated)
+            for plan, last, repeated in zip(plans, digested, timed, strict=False)
         ),
     )
+
+
+def _drift(
+    measured: Sequence[MeasuredCell],
+    readers: int,
+    probes: Sequence[StepPlan],
+    timed: Sequence[Sequence[BroadcastResult]],
+) -> float:
+    """Geometric mean over the probes that were measured with as many ranks when the host was calibrated."""
+    found = [
+        drift(measured, message_size(plan).load(readers), median(result.total_ms for result in results))
+        for plan, results in zip(probes, timed, strict=True)
+    ]
+    return geometric_mean([one for one in found if one is not None] or [1.0])
 
 
 def _compare(
     plan: StepPlan,
     readers: int,
     profile: BroadcastProfile,
+    host_drift: float,
     digested: BroadcastResult,
     repeated: Sequence[BroadcastResult],
 ) -> PlanBroadcast:
     size = message_size(plan)
     everything = (*repeated, digested)
+    profile_ms = broadcast_ms(size.load(readers), profile).total_ms
     return PlanBroadcast(
         size=size,
         predicted_wire=wire_bytes(size.total_bytes, profile.chunk_bytes),
@@ -147,6 +177,7 @@ def _compare(
         received_bytes=tuple(result.received_bytes for result in everything),
         sender_digests=tensor_digests(encode(plan).tensors),
         rank_digests=digested.digests,
-        predicted_ms=broadcast_ms(size.load(readers), profile).total_ms,
+        profile_ms=profile_ms,
+        predicted_ms=profile_ms * host_drift,
         times_ms=tuple(sorted(result.total_ms for result in repeated)),
     )

@@ -9,7 +9,9 @@ import pytest
 from epdsim.core.errors import InputError
 from epdsim.core.strip import strip_covered
 from epdsim.cost.broadcast import BroadcastProfile
-from epdsim.payload import WireBytes, run_real_broadcast
+from epdsim.cost.profile import MeasuredCell
+from epdsim.payload import WireBytes, message_size, run_real_broadcast
+from epdsim.payload.calibrate import drift, probe_plans
 
 PROFILE = BroadcastProfile(chunk_bytes=64 << 10, in_band=False)
 
@@ -48,6 +50,27 @@ def test_times_are_told_beside_the_prediction(report):
     judged = [replace(report.plans[0], predicted_ms=ms).is_within_spread for ms in (0, report.plans[0].median_ms, 1e9)]
     assert judged == [False, True, False]
     assert 0 <= report.num_within_spread <= len(report.plans)
+
+
+def test_without_a_calibration_the_profile_alone_predicts(report):
+    assert report.drift == 1
+    assert all(one.predicted_ms == one.profile_ms for one in report.plans)
+
+
+def test_probes_tell_how_fast_the_host_is_compared_with_its_calibration(plans):
+    """A calibration that says of both probes a thousandth of a microsecond: the host looks far slower now, by their mean."""
+    sizes = [message_size(plan) for plan in probe_plans(PROFILE.chunk_bytes)]
+    assert [size.total_bytes < PROFILE.chunk_bytes for size in sizes] == [True, False]
+    measured = [MeasuredCell(2, size.total_bytes, 1, 1, 9, 1e-6, 1e-6, 1e-6, 1e-6) for size in sizes]
+    others = [replace(cell, readers=4, median_ms=1e9) for cell in measured]
+    report = run_real_broadcast([plans.plan([])], 2, PROFILE, 3, measured=[*others, *measured])
+    (one,) = report.plans
+    assert report.drift > 1e3
+    assert one.predicted_ms == one.profile_ms * report.drift
+    assert len(one.times_ms) == 3
+    assert drift(measured, sizes[0].load(2), 5e-6) == pytest.approx(5)
+    unknown = run_real_broadcast([plans.plan([])], 1, PROFILE, 1, measured=others)
+    assert unknown.drift == 1, "nothing was measured with one rank"
 
 
 @pytest.mark.parametrize(
