@@ -184,6 +184,12 @@ class EncoderCache:
         for index in list(self._held.get(request_id, ())):
             self.release(request_id, features, index)
 
+    def forget(self, identifier: str) -> None:
+        """Drop an entry that nobody holds and that was never computed, so that workers need not hear of it."""
+        num_embeds = self._freeable.pop(identifier)
+        del self._users[identifier], self._num_embeds[identifier]
+        self.num_free += num_embeds
+
     def take_freed(self) -> list[str]:
         """Identifiers that workers must drop, in order of eviction; asked once per step."""
         if not self._freed:

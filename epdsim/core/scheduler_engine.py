@@ -7,7 +7,7 @@ far. The phases (running, waiting, preemption, encoder, update) are functions ov
 from __future__ import annotations
 
 import sys
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from itertools import chain
 
 from epdsim.core.block_keys import BlockKeyTable
@@ -197,14 +197,16 @@ class StepDraft:
             if self.is_async:
                 state.num_placeholders += 1
 
-    def take_back(self, victim: RequestState) -> None:
-        """Undo what a running request, preempted after it was scheduled in this step, got."""
+    def take_back(self, victim: RequestState) -> Sequence[int]:
+        """Undo what a running request, preempted after it was scheduled in this step, got; the items it was to encode."""
         request_id = victim.request_id
         num_tokens = self.num_scheduled.pop(request_id, 0)
-        if num_tokens:
-            self.tokens += num_tokens
-            victim.num_in_flight -= num_tokens
-            self.cached = [row for row in self.cached if row.request_id != request_id]
-            self.samples = [name for name in self.samples if name != request_id]
-            for index in self.encoder_inputs.pop(request_id, ()):
-                self.encoder_embeds += victim.media_embeds[index]
+        if not num_tokens:
+            return ()
+        self.tokens += num_tokens
+        victim.num_in_flight -= num_tokens
+        self.cached = [row for row in self.cached if row.request_id != request_id]
+        self.samples = [name for name in self.samples if name != request_id]
+        withdrawn = self.encoder_inputs.pop(request_id, ())
+        self.encoder_embeds += sum(victim.media_embeds[index] for index in withdrawn)
+        return withdrawn

@@ -2,11 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from epdsim.core.rules import Rule
 from epdsim.core.scheduler_engine import EngineState, StepDraft
 from epdsim.core.scheduler_state import RequestState, Status
 
 
-def preempt_one(engine: EngineState, draft: StepDraft, index: int) -> tuple[RequestState, int]:
+def withdraw_runs(engine: EngineState, draft: StepDraft, victim: RequestState, items: Sequence[int]) -> bool:
+    """Undo encoder runs that leave the step with the request that was to make them.
+
+    A run goes over to another scheduled request that already relies on it; else its entry is forgotten, for nothing will fill it.
+
+    Returns:
+        Whether an encoder choice that was made before may rely on what is gone.
+    """
+    cache = engine.encoder_cache
+    for index in items:
+        identifier = victim.features[index].identifier
+        users = sorted(set(cache.users(identifier)) - {victim.request_id})
+        places = {name: _places(engine, name, identifier) for name in users}
+        heir = next((name for name in draft.num_scheduled if name in places), None)
+        if heir is not None:
+            draft.encoder_inputs[heir] = sorted([*draft.encoder_inputs.get(heir, ()), places[heir][0]])
+            draft.encoder_embeds -= victim.media_embeds[index]
+            continue
+        for name in (victim.request_id, *users):
+            for place in _places(engine, name, identifier):
+                cache.release(name, engine.requests[name].features, place)
+        cache.forget(identifier)
+    return bool(items)
+
+
+def leave_entries(engine: EngineState, draft: StepDraft, victim: RequestState, items: Sequence[int]) -> bool:
+    """Drop the runs and leave their entries, which later requests take for filled: vLLM 0.32."""
+    assert victim.request_id not in draft.encoder_inputs
+    assert engine is not None
+    assert all(index >= 0 for index in items)
+    return False
+
+
+WITHDRAWN = Rule(
+    "scheduler.withdrawn",
+    "An encoder run that leaves a step with its preempted request goes over to a request that relies on it, or leaves no entry.",
+    source="ENC-HIT on schedules recorded from vLLM 0.32.0 (policy priority); no public report known",
+    ideal=withdraw_runs,
+)
+
+
+def preempt_one(engine: EngineState, draft: StepDraft, index: int) -> tuple[RequestState, int, bool]:
     """Preempt the victim of the policy.
 
     Args:
@@ -15,14 +59,15 @@ def preempt_one(engine: EngineState, draft: StepDraft, index: int) -> tuple[Requ
         index: Place in the running list of the request that needs blocks.
 
     Returns:
-        The victim, and the place of the needy request after its removal.
+        The victim, the place of the needy request after its removal, and whether its encoder choice must be made again.
     """
     victim_index = engine.behaviour.victim(engine.running, engine.config.policy)
     victim = engine.running.pop(victim_index)
-    draft.take_back(victim)
+    withdrawn = draft.take_back(victim)
+    is_void = bool(withdrawn) and engine.dialect[WITHDRAWN](engine, draft, victim, withdrawn)
     draft.preempts = True
     preempt(engine, victim)
-    return victim, index - (victim_index < index)
+    return victim, index - (victim_index < index), is_void
 
 
 def preempt(engine: EngineState, victim: RequestState) -> None:
@@ -36,3 +81,11 @@ def preempt(engine: EngineState, victim: RequestState) -> None:
     victim.num_placeholders = 0
     engine.waiting.add_first([victim])
     engine.preempted.append(victim.request_id)
+
+
+def _places(engine: EngineState, request_id: str, identifier: str) -> list[int]:
+    """Held occurrences of an item in a request."""
+    features = engine.requests[request_id].features
+    return [
+        index for index in sorted(engine.encoder_cache.held(request_id)) if features[index].identifier == identifier
+    ]

@@ -39,10 +39,21 @@ def confirmed_tokens(num_computed: int, num_placeholders: int) -> int:
 
 
 def last_or_least_urgent(running: Sequence[RequestState], policy: str) -> int:
-    """Index of the request to preempt: the last in order, under priorities the least urgent and of these the last to arrive."""
+    """Index of the request to preempt: the last in order, under priorities the one that would be admitted last.
+
+    Priorities must be a total order here: two requests that preempt each other in turn never end (LIVE-PROG).
+    """
     if policy != "priority":
         return len(running) - 1
-    urgencies = [(state.request.priority, state.request.arrival_time) for state in running]
+    urgencies = [state.urgency for state in running]
+    return urgencies.index(max(urgencies))
+
+
+def last_or_first_least_urgent(running: Sequence[RequestState], policy: str) -> int:
+    """The same, but among requests of equal priority and arrival time the first in order: vLLM 0.32."""
+    if policy != "priority":
+        return len(running) - 1
+    urgencies = [state.urgency[:2] for state in running]
     return urgencies.index(max(urgencies))
 
 
@@ -71,8 +82,8 @@ CONFIRMED = Rule(
 )
 VICTIM = Rule(
     "scheduler.victim",
-    "Preempted is the last of the running requests, under priorities the least urgent.",
-    source="vLLM 0.32",
+    "Preempted is the last of the running requests, under priorities the one that would be admitted last.",
+    source="LIVE-PROG on random workloads; vLLM 0.32 leaves requests of equal priority and arrival time to their order",
     ideal=last_or_least_urgent,
 )
 GIVE_BACK = Rule(

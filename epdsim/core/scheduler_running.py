@@ -33,10 +33,13 @@ def schedule_running(engine: EngineState, draft: StepDraft) -> None:
         end = num_computed + num_tokens
         added: Sequence[int] | None = None
         if end > state.capacity:
-            while engine.blocks_for(end) - len(state.blocks) > pool.num_free:
-                victim, index = preempt_one(engine, draft, index)
+            is_void = False
+            while engine.blocks_for(end) - len(state.blocks) > pool.num_free and not is_void:
+                victim, index, is_void = preempt_one(engine, draft, index)
                 if victim is state:
                     return
+            if is_void:
+                continue
             added = engine.extend(state, end)
         draft.cached.append(CachedRequestData(state.request_id, num_computed, added))
         if end >= state.publish_at:

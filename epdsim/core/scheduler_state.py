@@ -112,4 +112,5 @@ class RequestState:
         other.keys = keys
         other.outputs = None if self.outputs is None else keys.outputs
         other.blocks = list(self.blocks)
+        other.hit = list(self.hit)
         return other
