@@ -47,8 +47,20 @@ def _falsify(step: dict, field: str) -> None:
 
 @pytest.mark.parametrize(
     "field",
-    ["step", "num_scheduled_tokens", "scheduled_encoder_inputs", "new", "cached", "preempted", "finished"]
-    + ["free_encoder_mm_hashes", "sampled", "free_blocks", "running", "waiting"],
+    [
+        "step",
+        "num_scheduled_tokens",
+        "scheduled_encoder_inputs",
+        "new",
+        "cached",
+        "preempted",
+        "finished",
+        "free_encoder_mm_hashes",
+        "sampled",
+        "free_blocks",
+        "running",
+        "waiting",
+    ],
 )
 def test_a_change_in_any_field_is_told(lines: list[bytes], tmp_path: Path, field: str) -> None:
     workload = json.loads(lines[1])
@@ -98,7 +110,7 @@ def test_a_line_that_is_no_workload_is_refused(tmp_path: Path, content: bytes, s
 def test_a_line_cut_in_half_is_refused(lines: list[bytes], tmp_path: Path) -> None:
     path = tmp_path / "cut.jsonl"
     path.write_bytes(lines[0] + lines[1][:500])
-    with pytest.raises(InputError, match="line 2"):
+    with pytest.raises(InputError, match=r"line 2"):
         replay_schedules(path)
 
 
@@ -109,12 +121,12 @@ def test_a_truncated_or_damaged_archive_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"line \d+: it cannot be read"):
         replay_schedules(path)
     path.write_bytes(b"plain")
-    with pytest.raises(InputError, match="line 1: it cannot be read"):
+    with pytest.raises(InputError, match=r"line 1: it cannot be read"):
         replay_schedules(path)
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="nowhere.jsonl"):
+    with pytest.raises(InputError, match=r"nowhere\.jsonl"):
         replay_schedules(tmp_path / "nowhere.jsonl")
 
 

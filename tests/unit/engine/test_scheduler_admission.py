@@ -272,8 +272,17 @@ class TestRefusal:
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("policy", "lottery"), ("model_runner", "v3"), ("strip", "always"), ("ec_role", "proxy"), ("block_size", 0)]
-    + [("num_gpu_blocks", 1), ("max_num_seqs", 0), ("encoder_cache_size", -1), ("max_num_batched_tokens", 3)],
+    [
+        ("policy", "lottery"),
+        ("model_runner", "v3"),
+        ("strip", "always"),
+        ("ec_role", "proxy"),
+        ("block_size", 0),
+        ("num_gpu_blocks", 1),
+        ("max_num_seqs", 0),
+        ("encoder_cache_size", -1),
+        ("max_num_batched_tokens", 3),
+    ],
 )
 def test_wrong_settings_are_refused_by_name(setting: str, value: object) -> None:
     with pytest.raises(InputError, match=setting):

@@ -4,12 +4,14 @@ import pytest
 
 from epdsim.core.block_keys import RequestKeys
 from epdsim.core.prompt import TokenPrompt
+from epdsim.core.releases import named
 from epdsim.core.request import Request
 from epdsim.core.rules import IDEAL
 from epdsim.core.scheduler import Scheduler
 from epdsim.core.scheduler_config import SchedulerConfig
 from epdsim.core.scheduler_encoder import choose_encoder_inputs, take_encoder_inputs
 from epdsim.core.scheduler_engine import EngineState, StepDraft
+from epdsim.core.scheduler_preemption import preempt_one
 from epdsim.core.scheduler_state import RequestState
 
 
@@ -88,6 +90,102 @@ def test_what_a_victim_got_in_the_step_comes_back(image) -> None:
     draft.take_back(state)
     assert (draft.tokens, draft.encoder_embeds) == before
     assert (draft.num_scheduled, draft.encoder_inputs, draft.samples, state.num_in_flight) == ({}, {}, [], 0)
+
+
+class TestWithdrawnRuns:
+    """An encoder run leaves the step with the request that was to make it.
+
+    Schedules recorded from vLLM 0.32.0 under priorities break ENC-HIT here: the entry stays in the books, nothing ever fills it,
+    and the next request that needs the item is scheduled as if it were there.
+    """
+
+    def surviving_runs(self, image, dialect) -> list[str]:
+        """Requests whose run for the image reaches the workers; `slow` is preempted by `urgent` in the step of its run."""
+        config = SchedulerConfig(
+            block_size=4,
+            num_gpu_blocks=6,
+            max_num_batched_tokens=8,
+            max_num_seqs=2,
+            max_model_len=64,
+            enable_prefix_caching=False,
+            policy="priority",
+            scheduler_reserve_full_isl=False,
+            long_prefill_token_threshold=4,
+        )
+        engine = Scheduler(config, dialect)
+        engine.add_request(Request("slow", TokenPrompt([1] * 16), 2, (image("x", 12, 4),), priority=5))
+        runs: list[str] = []
+        preempted_with_run = False
+        for step in range(100):
+            plan = engine.schedule()
+            engine.update_from_output(plan)
+            runs += plan.scheduled_encoder_inputs
+            if step == 0:
+                engine.add_request(Request("urgent", TokenPrompt([2] * 20), 1))
+            preempted_with_run |= plan.step == 2 and list(plan.preempted) == ["slow"]
+            if not engine.has_unfinished:
+                break
+        assert preempted_with_run
+        assert not engine.has_unfinished
+        return runs
+
+    def test_the_ideal_makes_it_when_the_request_comes_back(self, image) -> None:
+        assert self.surviving_runs(image, IDEAL) == ["slow"]
+
+    def test_the_release_leaves_an_entry_that_nothing_fills(self, image) -> None:
+        assert self.surviving_runs(image, named("vllm-0.32")) == []
+
+    def test_a_request_that_relies_on_it_takes_it_over(self, image) -> None:
+        engine = EngineState(SchedulerConfig(policy="priority"), IDEAL, ())
+        draft = StepDraft(engine)
+        features = {"victim": (image("x", 0, 4),), "heir": (image("y", 0, 2), image("x", 3, 4), image("x", 8, 4))}
+        for name, items in features.items():
+            request = Request(name, TokenPrompt([1] * 12), 2, items, priority=int(name == "victim"))
+            state = RequestState(request, RequestKeys(engine.table, request, 16, IDEAL), tuple(4 for _ in items))
+            engine.requests[name] = state
+            engine.running.append(state)
+            choice = choose_encoder_inputs(engine, draft, state, 0, 12)
+            draft.spend(state, 12)
+            take_encoder_inputs(engine, draft, state, choice)
+        assert draft.encoder_inputs == {"victim": [0], "heir": [0]}
+        left = draft.encoder_embeds
+        preempt_one(engine, draft, 1)
+        assert draft.encoder_inputs == {"heir": [0, 1]}
+        assert draft.encoder_embeds == left
+        assert set(engine.encoder_cache.users("x")) == {"heir"}
+
+
+class TestEqualUrgency:
+    """Two requests of equal priority and arrival time, each too large to let the other finish (LIVE-PROG)."""
+
+    def preemptions(self, dialect) -> int:
+        config = SchedulerConfig(
+            block_size=1,
+            num_gpu_blocks=21,
+            max_num_batched_tokens=10,
+            max_num_seqs=2,
+            max_model_len=64,
+            enable_prefix_caching=False,
+            policy="priority",
+            scheduler_reserve_full_isl=False,
+            long_prefill_token_threshold=5,
+        )
+        engine, preempted = Scheduler(config, dialect), 0
+        for name in "ab":
+            engine.add_request(Request(name, TokenPrompt([1] * 18), 2, arrival_time=2.0))
+        for _ in range(200):
+            plan = engine.schedule()
+            engine.update_from_output(plan)
+            preempted += len(plan.preempted)
+            if not engine.has_unfinished:
+                break
+        return preempted
+
+    def test_one_of_them_gives_way(self) -> None:
+        assert self.preemptions(IDEAL) == 1
+
+    def test_in_the_release_they_preempt_each_other_for_ever(self) -> None:
+        assert self.preemptions(named("vllm-0.32")) == 99
 
 
 @pytest.mark.parametrize(("runner", "where"), [("v1", "cached"), ("v2", "new")])
