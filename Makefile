@@ -19,7 +19,7 @@ check: $(VENV)/.testing ## lint, types, layers
 	$(BIN)/lint-imports
 
 docs: $(VENV)/.docs     ## the documentation, warnings are errors
-	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	$(BIN)/python -m sphinx -W --keep-going -q -E -b html docs docs/_build/html
 
 bench: $(VENV)/.testing ## codec and simulator benchmarks
 	$(BIN)/python -m pytest -q -m bench tests/bench
