@@ -166,7 +166,10 @@ def replay_workload(workload: RecordedWorkload) -> tuple[int, Difference | None]
     """Replay one workload: the number of equal steps up to the first difference, and that."""
     run = WorkloadRun(workload)
     for equal, step in enumerate(workload.steps):
-        ours = run.step(equal, step.get("sampled", {}))
+        sampled = step.get("sampled")
+        if not isinstance(sampled, dict):
+            raise InputError(f"step {equal}", "it does not say what was sampled")
+        ours = run.step(equal, sampled)
         for field in {**step, **ours}:
             if not _same(step.get(field, _ABSENT), ours.get(field, _ABSENT)):
                 return equal, Difference(equal, field, step.get(field, _ABSENT), ours.get(field, _ABSENT))
@@ -192,8 +195,8 @@ class WorkloadRun:
         self._in_flight: deque[tuple[StepPlan, Mapping[str, Sequence[int]], set[str]]] = deque()
         self._depth = 1 if workload.config.async_scheduling else 0
 
-    def step(self, number: int, sampled: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-        """Play step `number`; what the model decides, in the form of a recording."""
+    def decide(self, number: int, sampled: Mapping[str, Sequence[int]]) -> StepPlan:
+        """Play step `number` with the tokens that the workers produced for it; what the model decides."""
         scheduler, workload = self.scheduler, self.workload
         for _, request in [one for one in self._late if one[0] <= number]:
             scheduler.add_request(_request(request))
@@ -210,13 +213,19 @@ class WorkloadRun:
             done, tokens, saved = self._in_flight.popleft()
             scheduler.update_from_output(done, tokens)
             self._stored |= saved
+        return plan
+
+    def step(self, number: int, sampled: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+        """Play step `number`; what the model decides, in the form of a recording."""
+        plan = self.decide(number, sampled)
         ours = recorded_form(plan)
         ours["sampled"] = {
             name: (sampled.get(name) or ["a token"]) if name in plan.samples else []
             for name in plan.num_scheduled_tokens
         }
-        if workload.ec_store is not None:
+        if self.workload.ec_store is not None:
             ours["ec_loads"] = list(plan.ec_loads)
+        scheduler = self.scheduler
         return ours | {"free_blocks": scheduler.free_blocks, "running": scheduler.running, "waiting": scheduler.waiting}
 
     def _encoded(self, plan: StepPlan) -> set[str]:

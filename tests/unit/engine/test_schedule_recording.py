@@ -139,6 +139,15 @@ def test_a_workload_that_can_never_run_is_told_with_its_line(lines: list[bytes],
         replay_schedules(path)
 
 
+def test_a_step_without_samples_is_refused(lines: list[bytes], tmp_path: Path) -> None:
+    workload = json.loads(lines[0])
+    del workload["steps"][3]["sampled"]
+    path = tmp_path / "silent.jsonl"
+    path.write_text(json.dumps(workload))
+    with pytest.raises(InputError, match="line 1: step 3"):
+        replay_schedules(path)
+
+
 def test_an_unknown_release_is_told_with_its_line(lines: list[bytes], tmp_path: Path) -> None:
     workload = json.loads(lines[0])
     workload["config"]["vllm"] = "9.9.9"
