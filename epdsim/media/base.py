@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from abc import ABC
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
@@ -106,7 +105,7 @@ class Family(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BaseFamily(ABC):
+class BaseFamily:
     """The parts that families share; subclasses are records of a checkpoint's constants.
 
     Attributes:
@@ -160,11 +159,7 @@ class BaseFamily(ABC):
 
     def image_size_for_tokens(self, num_tokens: int) -> tuple[int, int]:
         """Height and width of a picture whose placeholder is as near as possible to `num_tokens`."""
-        num_tokens = whole("num_tokens", num_tokens)
-        sizes = self.candidate_sizes(num_tokens)
-        return min(
-            sizes, key=lambda size: (abs(self.image(*size).num_tokens - num_tokens), abs(size[0] - size[1]), size)
-        )
+        return _nearest_size(self, whole("num_tokens", num_tokens))
 
     def candidate_sizes(self, num_tokens: int) -> Iterable[tuple[int, int]]:  # noqa: ARG002
         """Sizes among which `image_size_for_tokens` chooses."""
@@ -201,12 +196,10 @@ def _nearest_size(family: BaseFamily, num_tokens: int) -> tuple[int, int]:
     return min(family.candidate_sizes(num_tokens), key=miss)
 
 
-def _check_constant(name: str, key: str, kind: str, value: object, minimum: float) -> None:
+def _check_constant(name: str, key: str, kind: str, value: object, minimum: int) -> None:
     """Overrides come from scenario files: check them by the type that the record declares."""
     if kind == "int" and (isinstance(value, bool) or not isinstance(value, int) or value < minimum):
         raise InputError(f"{key} {value!r} of {name}", f"must be a whole number of at least {minimum}")
-    if kind == "float" and not (isinstance(value, (int, float)) and isfinite(value) and value > 0):
-        raise InputError(f"{key} {value!r} of {name}", "must be a number above 0")
     if kind == "bool" and not isinstance(value, bool):
         raise InputError(f"{key} {value!r} of {name}", "must be true or false")
 

@@ -64,7 +64,7 @@ def check_aspect_ratio(height: int, width: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class QwenVL(BaseFamily):
-    """Qwen2-VL: patch 14, 1-second temporal positions.
+    """Qwen2-VL: patch 14, no time in positions.
 
     Attributes:
         patch: Side of a patch in pixels.
