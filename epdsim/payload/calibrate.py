@@ -33,10 +33,8 @@ from epdsim.payload.tp_workers import BroadcastResult, Staging, TpGroup
 DEFAULT_READERS = (1, 2, 4)
 DEFAULT_REPEATS = 25
 
-_CHUNK_SHARES = (1 / 16, 1 / 4, 1 / 2, 15 / 16, 5 / 4, 2.0, 4.0, 8.0)
-"""Payloads in chunks, on both sides of the limit."""
-_PROBE_SHARES = (1 / 2, 2.0)
-"""Of these, what tells later how fast the host is then: one plan through the ring, one through the sockets."""
+_CHUNK_SHARES = (0, 1 / 16, 1 / 4, 1 / 2, 15 / 16, 5 / 4, 2.0, 4.0, 8.0)
+"""Payloads of single tensors in chunks: none, and both sides of the limit."""
 _NUM_ITEMS = 26
 _SMALL_TENSOR_BYTES = 4096
 
@@ -118,31 +116,17 @@ def measure(
 def calibration_plans(chunk_bytes: int) -> list[StepPlan]:
     """Plans that tell the constants apart, the largest last.
 
-    No items, items without data, many small tensors, one tensor in many items, then single tensors of growing size.
+    Items without data, many small tensors, one tensor in many items, then no items and single tensors of growing size.
     """
     small = [_tensor(_SMALL_TENSOR_BYTES, index) for index in range(_NUM_ITEMS)]
-    groups: list[Sequence[TensorHandle | None]] = [[], [None] * _NUM_ITEMS, small]
+    groups: list[Sequence[TensorHandle | None]] = [[None] * _NUM_ITEMS, small]
     groups += [[_tensor(chunk_bytes // 2, 0)] * _NUM_ITEMS]
-    return [_plan(handles) for handles in groups] + [_single_tensor_plan(share, chunk_bytes) for share in _CHUNK_SHARES]
+    return [_plan(handles) for handles in groups] + [single_tensor_plan(share, chunk_bytes) for share in _CHUNK_SHARES]
 
 
-def probe_plans(chunk_bytes: int) -> list[StepPlan]:
-    """Two of the calibration plans, to be sent along later: how their times compare with then is the host's `drift`."""
-    return [_single_tensor_plan(share, chunk_bytes) for share in _PROBE_SHARES]
-
-
-def drift(measured: Sequence[MeasuredCell], load: BroadcastLoad, now_ms: float) -> float | None:
-    """How many times as long a probe takes now as when the host was calibrated; None when it was not measured then."""
-    then_ms = [
-        cell.median_ms
-        for cell in measured
-        if (cell.readers, cell.message_bytes, cell.num_items) == (load.readers, load.message_bytes, load.num_items)
-    ]
-    return now_ms / then_ms[0] if then_ms else None
-
-
-def _single_tensor_plan(share: float, chunk_bytes: int) -> StepPlan:
-    return _plan([_tensor(int(share * chunk_bytes), 7)])
+def single_tensor_plan(share: float, chunk_bytes: int) -> StepPlan:
+    """A plan with one item whose tensor fills a share of a chunk, or without an item for 0."""
+    return _plan([_tensor(int(share * chunk_bytes), 7)] if share else [])
 
 
 def _in_band_rate(chunk_bytes: int, repeats: int) -> float:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import geometric_mean, median
+from statistics import median
 
 from epdsim.core.errors import InputError
 from epdsim.core.plan import StepPlan
 from epdsim.cost.broadcast import BroadcastProfile, broadcast_ms
 from epdsim.cost.profile import MeasuredCell
-from epdsim.payload.calibrate import drift, probe_plans
+from epdsim.payload.drift import Way, host_drift, probe_plans, way
 from epdsim.payload.message import MessageSize, encode, message_size
 from epdsim.payload.ring import DEFAULT_TIMEOUT_S, RingOptions, WireBytes, wire_bytes
 from epdsim.payload.rounds import timed_rounds
@@ -74,12 +74,13 @@ class RealBroadcastReport:
 
     Attributes:
         readers: Ranks.
-        drift: How many times as long as at its calibration the host needs for the probes now; 1 when nothing is known of then.
+        drift: How many times as long as at its calibration the host needs now, by the way that a message goes; empty when nothing
+            is known of then.
         plans: In the order given.
     """
 
     readers: int
-    drift: float
+    drift: Mapping[Way, float]
     plans: tuple[PlanBroadcast, ...]
 
     @property
@@ -109,8 +110,9 @@ def run_real_broadcast(
 ) -> RealBroadcastReport:
     """Broadcast every plan to a group of ranks and compare with the prediction.
 
-    A shared host is not always as fast as it was when it was calibrated. Where the calibration's own measurements are given, two of
-    its plans are sent along in every round as probes, and predictions are scaled by how their medians compare with then.
+    A shared host is not always as fast as it was when it was calibrated. Where the calibration's own measurements are given,
+    three of its plans are sent along in every round as probes, and predictions are scaled by how their medians compare with
+    then.
 
     After the timed rounds every plan is sent once more and digested by every rank.
 
@@ -134,36 +136,23 @@ def run_real_broadcast(
     with TpGroup(readers, options, in_band=profile.in_band) as group:
         (timed,) = timed_rounds([group], [*plans, *probes], repeats)
         digested = [group.broadcast(plan) for plan in plans]
-    host_drift = _drift(measured, readers, probes, timed[len(plans) :])
+    probes_ms = [median(result.total_ms for result in results) for results in timed[len(plans) :]]
+    drift = host_drift(measured, readers, probes_ms, profile.chunk_bytes) if measured else {}
     return RealBroadcastReport(
         readers,
-        host_drift,
+        drift,
         tuple(
-            _compare(plan, readers, profile, host_drift, last, repeated)
+            _compare(plan, readers, profile, drift, last, repeated)
             for plan, last, repeated in zip(plans, digested, timed, strict=False)
         ),
     )
-
-
-def _drift(
-    measured: Sequence[MeasuredCell],
-    readers: int,
-    probes: Sequence[StepPlan],
-    timed: Sequence[Sequence[BroadcastResult]],
-) -> float:
-    """Geometric mean over the probes that were measured with as many ranks when the host was calibrated."""
-    found = [
-        drift(measured, message_size(plan).load(readers), median(result.total_ms for result in results))
-        for plan, results in zip(probes, timed, strict=True)
-    ]
-    return geometric_mean([one for one in found if one is not None] or [1.0])
 
 
 def _compare(
     plan: StepPlan,
     readers: int,
     profile: BroadcastProfile,
-    host_drift: float,
+    drift: Mapping[Way, float],
     digested: BroadcastResult,
     repeated: Sequence[BroadcastResult],
 ) -> PlanBroadcast:
@@ -178,6 +167,6 @@ def _compare(
         sender_digests=tensor_digests(encode(plan).tensors),
         rank_digests=digested.digests,
         profile_ms=profile_ms,
-        predicted_ms=profile_ms * host_drift,
+        predicted_ms=profile_ms * drift.get(way(size, profile.chunk_bytes), 1.0),
         times_ms=tuple(sorted(result.total_ms for result in repeated)),
     )

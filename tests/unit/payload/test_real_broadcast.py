@@ -11,7 +11,7 @@ from epdsim.core.strip import strip_covered
 from epdsim.cost.broadcast import BroadcastProfile
 from epdsim.cost.profile import MeasuredCell
 from epdsim.payload import WireBytes, message_size, run_real_broadcast
-from epdsim.payload.calibrate import drift, probe_plans
+from epdsim.payload.drift import host_drift, probe_plans, way
 
 PROFILE = BroadcastProfile(chunk_bytes=64 << 10, in_band=False)
 
@@ -53,24 +53,36 @@ def test_times_are_told_beside_the_prediction(report):
 
 
 def test_without_a_calibration_the_profile_alone_predicts(report):
-    assert report.drift == 1
+    assert report.drift == {}
     assert all(one.predicted_ms == one.profile_ms for one in report.plans)
 
 
 def test_probes_tell_how_fast_the_host_is_compared_with_its_calibration(plans):
-    """A calibration that says of both probes a thousandth of a microsecond: the host looks far slower now, by their mean."""
+    """A calibration that tells of each probe a time of its own: each way is scaled by its own probe."""
     sizes = [message_size(plan) for plan in probe_plans(PROFILE.chunk_bytes)]
-    assert [size.total_bytes < PROFILE.chunk_bytes for size in sizes] == [True, False]
-    measured = [MeasuredCell(2, size.total_bytes, 1, 1, 9, 1e-6, 1e-6, 1e-6, 1e-6) for size in sizes]
-    others = [replace(cell, readers=4, median_ms=1e9) for cell in measured]
-    report = run_real_broadcast([plans.plan([])], 2, PROFILE, 3, measured=[*others, *measured])
-    (one,) = report.plans
-    assert report.drift > 1e3
-    assert one.predicted_ms == one.profile_ms * report.drift
-    assert len(one.times_ms) == 3
-    assert drift(measured, sizes[0].load(2), 5e-6) == pytest.approx(5)
-    unknown = run_real_broadcast([plans.plan([])], 1, PROFILE, 1, measured=others)
-    assert unknown.drift == 1, "nothing was measured with one rank"
+    assert [way(size, PROFILE.chunk_bytes) for size in sizes] == ["header", "ring", "socket"]
+
+    def cells(readers, *times_ms):
+        return [
+            MeasuredCell(readers, size.total_bytes, size.num_unique_tensors, size.num_items, 9, ms, ms, ms, ms)
+            for size, ms in zip(sizes, times_ms, strict=True)
+        ]
+
+    assert host_drift(cells(2, 2.0, 4.0, 8.0), 2, (1.0, 4.0, 24.0), PROFILE.chunk_bytes) == {
+        "header": 0.5,
+        "ring": 1.0,
+        "socket": 3.0,
+    }
+    sent = [plans.plan([]), plans.plan([plans.feature(0, plans.handle(4096))])]
+    report = run_real_broadcast(sent, 2, PROFILE, 3, measured=[*cells(4, 1e9, 1e9, 1e9), *cells(2, 1e-6, 1e6, 1.0)])
+    empty, small = report.plans
+    assert report.drift["header"] > 1e3
+    assert report.drift["ring"] < 1e-3
+    assert empty.predicted_ms == empty.profile_ms * report.drift["header"]
+    assert small.predicted_ms == small.profile_ms * report.drift["ring"]
+    assert len(empty.times_ms) == 3
+    unknown = run_real_broadcast(sent, 1, PROFILE, 1, measured=cells(4, 1.0, 1.0, 1.0))
+    assert unknown.drift == {}, "nothing was measured with one rank"
 
 
 @pytest.mark.parametrize(
