@@ -11,7 +11,8 @@ from epdsim.core.prompt import RunPrompt, TokenRun
 from epdsim.core.request import Request
 from epdsim.core.scheduler import Scheduler
 from epdsim.core.scheduler_config import SchedulerConfig
-from epdsim.sut.schedule_recording import WorkloadRun, read_schedules
+from epdsim.sut.schedule_model import model_play
+from epdsim.sut.schedule_records import read_schedules
 
 pytestmark = pytest.mark.bench
 
@@ -25,9 +26,9 @@ def test_recorded_workloads(benchmark) -> None:
 
     def replay() -> None:
         for workload in workloads:
-            run = WorkloadRun(workload)
+            play = model_play(workload)
             for number, step in enumerate(workload.steps):
-                run.decide(number, step["sampled"])
+                play.advance(number, step["sampled"])
 
     benchmark(replay)
     benchmark.extra_info["steps_per_s"] = num_steps / benchmark.stats["min"]

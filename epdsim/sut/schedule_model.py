@@ -1,0 +1,159 @@
+"""The model as the engine of a play: recorded settings and requests in its own terms, its plans in the form of a recording."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container
+from typing import Any
+
+from epdsim.core.items import BatchedKind, Field, MediaFeature, MediaItem, PlaceholderRange, TensorHandle
+from epdsim.core.plan import StepPlan
+from epdsim.core.prompt import TokenPrompt
+from epdsim.core.releases import named
+from epdsim.core.request import Request
+from epdsim.core.rules import Dialect
+from epdsim.core.scheduler import Scheduler
+from epdsim.core.scheduler_config import SchedulerConfig
+from epdsim.core.strip import payload_kind
+from epdsim.sut.schedule_play import Play, Tokens
+from epdsim.sut.schedule_records import RecordedItem, RecordedRequest, RecordedWorkload
+
+
+class ModelEngine:
+    """The model's scheduler.
+
+    Args:
+        workload: Its settings are used.
+        ec_store: Identifiers whose embeddings stand in the EC store; a live collection.
+        dialect: Rules in force; by default those of the recorded release.
+    """
+
+    def __init__(self, workload: RecordedWorkload, ec_store: Container[str], dialect: Dialect | None = None) -> None:
+        self.scheduler = Scheduler(
+            scheduler_config(workload), dialect or named(f"vllm-{workload.config.vllm}"), ec_store=ec_store
+        )
+
+    def add(self, request: RecordedRequest) -> None:
+        """A request arrives."""
+        self.scheduler.add_request(_request(request))
+
+    def abort(self, request_id: str) -> None:
+        """A client leaves."""
+        self.scheduler.finish_requests([request_id])
+
+    def reset(self, which: str) -> None:
+        """Reset a cache."""
+        self.scheduler.reset_prefix_cache() if which == "prefix" else self.scheduler.reset_encoder_cache()
+
+    def schedule(self) -> StepPlan:
+        """Plan the next step."""
+        return self.scheduler.schedule()
+
+    def samples(self, plan: StepPlan) -> Collection[str]:
+        """Requests that reach the end of their known tokens."""
+        return plan.samples
+
+    def told(self, plan: StepPlan) -> dict[str, Any]:
+        """A plan in the form of a recording."""
+        return recorded_form(plan)
+
+    def update(self, plan: StepPlan, tokens: Tokens) -> None:
+        """Hand in what a step yielded."""
+        self.scheduler.update_from_output(plan, tokens)
+
+    def queues(self) -> dict[str, Any]:
+        """Free blocks and both queues."""
+        scheduler = self.scheduler
+        return {"free_blocks": scheduler.free_blocks, "running": scheduler.running, "waiting": scheduler.waiting}
+
+
+def model_play(workload: RecordedWorkload, dialect: Dialect | None = None) -> Play[StepPlan]:
+    """A recorded workload on the model.
+
+    Args:
+        workload: What happens.
+        dialect: Rules in force; by default those of the recorded release.
+    """
+    return Play(workload, lambda given, ec_store: ModelEngine(given, ec_store, dialect))
+
+
+def scheduler_config(workload: RecordedWorkload) -> SchedulerConfig:
+    """The model's settings for a recorded workload."""
+    config = workload.config
+    largest = config.max_tokens_per_mm_item
+    return SchedulerConfig(
+        block_size=config.block_size,
+        num_gpu_blocks=config.num_gpu_blocks,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_num_seqs=config.max_num_seqs,
+        max_model_len=config.max_model_len,
+        encoder_cache_size=max(config.encoder_cache_size, largest),
+        max_num_encoder_input_tokens=max(config.max_num_encoder_input_tokens, largest),
+        enable_prefix_caching=config.enable_prefix_caching,
+        policy=config.policy,
+        async_scheduling=config.async_scheduling,
+        model_runner=config.model_runner,
+        uses_mrope=config.uses_mrope,
+        disable_chunked_mm_input=config.disable_chunked_mm_input,
+        scheduler_reserve_full_isl=config.scheduler_reserve_full_isl,
+        long_prefill_token_threshold=config.long_prefill_token_threshold,
+        enable_chunked_prefill=config.enable_chunked_prefill,
+        ec_role=config.ec_role or ("none" if workload.ec_store is None else "consumer"),
+    )
+
+
+def recorded_form(plan: StepPlan) -> dict[str, Any]:
+    """A plan in the form of a recording."""
+    return {
+        "step": plan.step,
+        "num_scheduled_tokens": dict(plan.num_scheduled_tokens),
+        "scheduled_encoder_inputs": {name: list(inputs) for name, inputs in plan.scheduled_encoder_inputs.items()},
+        "new": [
+            {
+                "req_id": one.request_id,
+                "num_computed_tokens": one.num_computed_tokens,
+                "block_ids": list(one.block_ids),
+                "payload": [payload_kind(feature.data) for feature in one.mm_features],
+            }
+            for one in plan.new
+        ],
+        "cached": [
+            {
+                "req_id": one.request_id,
+                "num_computed_tokens": one.num_computed_tokens,
+                "new_block_ids": None if one.new_block_ids is None else list(one.new_block_ids),
+                "resumed": one.resumed,
+            }
+            for one in plan.cached
+        ],
+        "preempted": list(plan.preempted),
+        "finished": list(plan.finished),
+        "free_encoder_mm_hashes": list(plan.free_encoder_mm_hashes),
+        "ec_loads": list(plan.ec_loads),
+    }
+
+
+def _request(recorded: RecordedRequest) -> Request:
+    return Request(
+        request_id=recorded.request_id,
+        prompt=TokenPrompt(recorded.prompt_token_ids),
+        max_tokens=recorded.max_tokens,
+        mm_features=tuple(_feature(item) for item in recorded.mm_features),
+        priority=recorded.priority,
+        arrival_time=recorded.arrival_time,
+        cache_salt=recorded.cache_salt,
+        adapter=recorded.adapter,
+        num_remote_tokens=recorded.num_remote_tokens,
+    )
+
+
+_LARGE = Field(TensorHandle("float32", (1,)), BatchedKind())
+_GRID = Field(TensorHandle("int64", (3,)), BatchedKind(keep_on_cpu=True))
+
+
+def _feature(item: RecordedItem) -> MediaFeature:
+    """An item with the fields that recorded ones have: a large one, and (audio aside) a grid that stays on the CPU."""
+    fields = {"pixel_values": _LARGE} if item.modality == "audio" else {"pixel_values": _LARGE, "image_grid_thw": _GRID}
+    mask = None if item.is_embed is None else bytes(item.is_embed)
+    return MediaFeature(
+        item.modality, item.identifier, PlaceholderRange(item.offset, item.length, mask), MediaItem(fields)
+    )

@@ -1,0 +1,156 @@
+"""A recorded workload played to an engine, whichever it is: arrivals, aborts and resets, in the order of a recording.
+
+In step n arrive the requests with `arrival_step` up to n, in order; then come aborts and resets; then the schedule call; then late
+aborts; then the engine hears what a step yielded: this one, or with async scheduling the one before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from epdsim.sut.schedule_records import RecordedRequest, RecordedWorkload
+
+
+class Plan(Protocol):
+    """What every engine's plan names alike."""
+
+    @property
+    def scheduled_encoder_inputs(self) -> Mapping[str, Sequence[int]]:
+        """Item indices to encode, by request."""
+        ...
+
+
+P = TypeVar("P", bound=Plan)
+Tokens = Mapping[str, Sequence[Any]]
+"""Sampled tokens by request; none for a request that does not reach the end of its known tokens."""
+
+
+class Engine(Protocol[P]):
+    """What a play asks of an engine; `P` is its own form of a plan."""
+
+    def add(self, request: RecordedRequest) -> None:
+        """A request arrives."""
+        ...
+
+    def abort(self, request_id: str) -> None:
+        """A client leaves; the request may have ended before."""
+        ...
+
+    def reset(self, which: str) -> None:
+        """Reset a cache: `"prefix"` or `"encoder"`."""
+        ...
+
+    def schedule(self) -> P:
+        """Plan the next step."""
+        ...
+
+    def samples(self, plan: P) -> Collection[str]:
+        """Requests that reach the end of their known tokens with a plan just made."""
+        ...
+
+    def told(self, plan: P) -> dict[str, Any]:
+        """A plan just made, in the form of a recording, without `sampled`."""
+        ...
+
+    def update(self, plan: P, tokens: Tokens) -> None:
+        """Hand in what a step yielded."""
+        ...
+
+    def queues(self) -> dict[str, Any]:
+        """`free_blocks`, `running` and `waiting` as they stand."""
+        ...
+
+
+class Play(Generic[P]):
+    """A workload on an engine, step by step.
+
+    Args:
+        workload: What happens; its steps are not looked at.
+        make_engine: Builds the engine for the workload and its EC store, a live set of identifiers.
+
+    Attributes:
+        engine: The engine.
+        pending: Requests that have not arrived.
+    """
+
+    def __init__(
+        self, workload: RecordedWorkload, make_engine: Callable[[RecordedWorkload, Container[str]], Engine[P]]
+    ) -> None:
+        self._stored = set(workload.ec_store or ())
+        self._has_store = workload.ec_store is not None
+        self._saves = workload.config.ec_role in {"producer", "both"}
+        self._depth = 1 if workload.config.async_scheduling else 0
+        self._aborts, self._late_aborts, self._resets = map(
+            _by_step, (workload.aborts, workload.late_aborts, workload.resets)
+        )
+        self.pending = list(workload.requests)
+        self._features = {request.request_id: request.mm_features for request in self.pending}
+        self._under_way: deque[tuple[P, Tokens, set[str]]] = deque()
+        self.engine = make_engine(workload, self._stored)
+
+    def arrives_later(self, request: RecordedRequest) -> None:
+        """A request that the workload did not name."""
+        self.pending.append(request)
+        self._features[request.request_id] = request.mm_features
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is to come and no step with tokens is under way."""
+        return not self.pending and not any(tokens for _, tokens, _ in self._under_way)
+
+    def step(self, number: int, sample: Callable[[str], Sequence[Any]]) -> dict[str, Any]:
+        """Play step `number`; what the engine decides, in the form of a recording.
+
+        Args:
+            number: Counted from 0.
+            sample: The tokens that a request yields, asked in scheduling order for those that yield some.
+        """
+        engine = self.engine
+        plan = self._schedule(number)
+        told = engine.told(plan)
+        samples = engine.samples(plan)
+        tokens = {name: list(sample(name)) if name in samples else [] for name in told["num_scheduled_tokens"]}
+        if not self._has_store:
+            told.pop("ec_loads", None)
+        self._finish(number, plan, tokens)
+        return told | {"sampled": tokens} | engine.queues()
+
+    def advance(self, number: int, tokens: Tokens) -> None:
+        """Play step `number` with known tokens, and tell nothing: for timing."""
+        self._finish(number, self._schedule(number), tokens)
+
+    def _schedule(self, number: int) -> P:
+        engine = self.engine
+        if self.pending:
+            for request in [one for one in self.pending if one.arrival_step <= number]:
+                engine.add(request)
+            self.pending = [one for one in self.pending if one.arrival_step > number]
+        for name in self._aborts.get(number, ()):
+            engine.abort(name)
+        for which in self._resets.get(number, ()):
+            engine.reset(which)
+        return engine.schedule()
+
+    def _finish(self, number: int, plan: P, tokens: Tokens) -> None:
+        saved = self._saved(plan) if self._saves else set[str]()
+        for name in self._late_aborts.get(number, ()):
+            self.engine.abort(name)
+        self._under_way.append((plan, tokens, saved))
+        while len(self._under_way) > self._depth:
+            done, yielded, stored = self._under_way.popleft()
+            self.engine.update(done, yielded)
+            self._stored |= stored
+
+    def _saved(self, plan: P) -> set[str]:
+        """What a producer saves in the EC store when it has run the step."""
+        inputs = plan.scheduled_encoder_inputs.items()
+        return {self._features[name][index].identifier for name, indices in inputs for index in indices}
+
+
+def _by_step(events: Sequence[tuple[int, str]]) -> Mapping[int, Sequence[str]]:
+    found: dict[int, list[str]] = {}
+    for number, what in events:
+        found.setdefault(number, []).append(what)
+    return found

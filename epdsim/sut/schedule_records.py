@@ -1,0 +1,127 @@
+"""The form of a schedule recording: what happened to an engine, and what its scheduler decided in each step.
+
+A recording is NDJSON, plain or gzipped, one workload a line: settings, requests with their arrival steps, aborts, and the steps.
+It is read and written one line at a time. Equal workloads give equal bytes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from epdsim.core.errors import InputError
+
+
+class RecordedConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Settings of a recorded workload."""
+
+    vllm: str
+    mode: str
+    seed: int
+    block_size: int
+    num_gpu_blocks: int
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    encoder_cache_size: int
+    max_num_encoder_input_tokens: int
+    max_tokens_per_mm_item: int
+    enable_prefix_caching: bool
+    policy: str
+    async_scheduling: bool
+    model_runner: str
+    uses_mrope: bool
+    disable_chunked_mm_input: bool
+    scheduler_reserve_full_isl: bool
+    long_prefill_token_threshold: int
+    max_model_len: int
+    enable_chunked_prefill: bool = True
+    ec_role: str | None = None
+
+
+class RecordedItem(msgspec.Struct, frozen=True, kw_only=True):
+    """One media item of a recorded request."""
+
+    modality: str
+    identifier: str
+    offset: int
+    length: int
+    is_embed: list[bool] | None
+
+
+class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One request of a recorded workload; `num_remote_tokens` are handed over by another engine at its first admission."""
+
+    request_id: str
+    arrival_step: int
+    prompt_token_ids: list[int]
+    max_tokens: int
+    priority: int
+    arrival_time: float
+    mm_features: list[RecordedItem]
+    cache_salt: str | None = None
+    adapter: str | None = None
+    num_remote_tokens: int = 0
+
+
+class RecordedWorkload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of a recording; steps stay as they were written, since they are only compared.
+
+    `resets` names the caches that are reset before the schedule call of a step, `"prefix"` or `"encoder"`.
+    """
+
+    config: RecordedConfig
+    requests: list[RecordedRequest]
+    aborts: list[tuple[int, str]]
+    steps: list[dict[str, Any]]
+    unfinished: list[str]
+    late_aborts: list[tuple[int, str]] = []
+    ec_store: list[str] | None = None
+    resets: list[tuple[int, str]] = []
+
+
+def read_schedules(path: Path) -> Iterator[tuple[int, RecordedWorkload]]:
+    """Line numbers and workloads of a recording, one at a time.
+
+    Raises:
+        InputError: The file cannot be read, or a line of it is not a recorded workload.
+    """
+    decoder = msgspec.json.Decoder(RecordedWorkload)
+    line = 0
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as lines:
+            for line, text in enumerate(lines, 1):
+                yield line, decoder.decode(text)
+    except msgspec.DecodeError as error:
+        raise InputError(f"{path}, line {line}", f"it is not a recorded workload ({error})") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path}, line {line + 1}", f"it cannot be read ({error})", "fetch the file again") from error
+
+
+def write_schedules(path: Path, workloads: Iterable[RecordedWorkload]) -> None:
+    """Write a recording, gzipped when the name ends in `.gz`; nothing is left when it fails half-way.
+
+    Raises:
+        InputError: The folder does not exist or cannot be written to; said before the first workload is asked for.
+    """
+    if not path.parent.is_dir():
+        raise InputError(str(path), "its folder does not exist", "create it or choose another place")
+    encoder = msgspec.json.Encoder()
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with unfinished.open("wb") as raw:
+            # Neither time nor name goes into the archive, so that equal workloads give equal bytes.
+            out = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if path.suffix == ".gz" else raw
+            with out:
+                for workload in workloads:
+                    out.write(encoder.encode(workload) + b"\n")
+        unfinished.replace(path)
+    except OSError as error:
+        raise InputError(str(path), f"it cannot be written ({error.strerror})", "choose another place") from error
+    finally:
+        unfinished.unlink(missing_ok=True)
