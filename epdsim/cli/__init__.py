@@ -46,7 +46,7 @@ def main() -> None:
     """Run the command line. Exit codes: 0 done, 1 a claim or comparison failed, 2 input that cannot be used."""
     try:
         try:
-            app()
+            app(prog_name="epdsim")
         finally:
             sys.stdout.flush()
     except EpdsimError as error:

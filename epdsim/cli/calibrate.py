@@ -17,7 +17,10 @@ def calibrate(
     chunk_mib: Annotated[int, typer.Option(help="Chunk size of the ring in MiB.", min=1)] = 16,
     in_band: Annotated[bool, typer.Option("--in-band", help="Copy data into the message, as vLLM up to 0.25.")] = False,
 ) -> None:
-    """Measure how fast this host broadcasts plans to worker processes, and write a profile."""
+    """Measure how fast this host broadcasts, and write a profile.
+
+    Plans of many sizes go to worker processes in turn; the constants of the broadcast model are fitted to the medians.
+    """
     from rich.console import Console
 
     from epdsim.core.errors import InputError

@@ -14,7 +14,10 @@ def replay(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
 ) -> None:
-    """Replay a recording against the model; exit 1 at a difference."""
+    """Replay a recording against the model.
+
+    The exit code is 1 when something differs; the first difference is told.
+    """
     import dataclasses
     import json
 

@@ -33,7 +33,10 @@ def run(
         list[str] | None, typer.Option("--set", help="Change a key: dotted.key=value; repeatable.")
     ] = None,
 ) -> None:
-    """Run a scenario and print its figures; exit 1 when a claim of the file fails."""
+    """Run a scenario and print its figures.
+
+    The exit code is 1 when a claim of the file fails.
+    """
     from epdsim.core.errors import InputError
     from epdsim.scenario.session import run_real, run_simulated
 

@@ -16,8 +16,8 @@ KeyPath = tuple[str | int, ...]
 _RULES = {
     "extra_forbidden": "no such key",
     "missing": "the key is required",
-    "union_tag_not_found": "its key {discriminator} is required",
-    "union_tag_invalid": "its {discriminator} must be one of {expected_tags}, not {tag!r}",
+    "union_tag_not_found": "the key is required, it says what the others mean",
+    "union_tag_invalid": "it is one of {expected_tags}",
 }
 """pydantic's error types, in words of the file; all others speak for themselves."""
 
@@ -46,11 +46,14 @@ class YamlFile:
     def explain(self, error: ValidationError, prefix: KeyPath = ()) -> InputError:
         """The first problem that pydantic found, told with its place."""
         first = error.errors(include_url=False)[0]
+        context = first.get("ctx", {})
         keys = self._keys_in_file((*prefix, *first["loc"]))
         given = first.get("input")
+        if "discriminator" in context:
+            keys, given = (*keys, context["discriminator"].strip("'")), context.get("tag", given)
         shown = "" if isinstance(given, (dict, list)) or first["type"] == "missing" else f": {given!r}"
         message = str(first["msg"]).removeprefix("Value error, ")
-        rule = _RULES.get(first["type"], message).format(**first.get("ctx", {}))
+        rule = _RULES[first["type"]].format(**context) if first["type"] in _RULES else message
         more = len(error.errors()) - 1
         return InputError(self.place(keys) + shown, rule, f"{more} more after this" if more else "")
 

@@ -1,0 +1,227 @@
+"""Wrong input of every kind: one sentence on stderr, exit code 2, nothing on stdout, nothing left behind."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from itertools import zip_longest
+from pathlib import Path
+
+import pytest
+
+SMALL = (Path(__file__).parent / "data/small.yaml").read_text(encoding="utf-8")
+
+CUT_CSV = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.99\n"
+CUT_JSONL = '{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [0, 1]}\n{"timestamp": 10, "input_le'
+NO_PIXELS = '{"timestamp": 0, "input_length": 6, "output_length": 5, "mm_items": [{"hash": "cat", "h": 0, "w": 640}]}\n'
+
+
+@pytest.fixture
+def refused(epdsim, tmp_path):
+    """Runs what must be refused; its sentence."""
+
+    def call(*words):
+        before = sorted(tmp_path.rglob("*"))
+        done = epdsim(*words)
+        assert done.code == 2, done
+        assert done.out == ""
+        assert done.err.startswith("epdsim: ")
+        assert done.err.count("\n") == 1, "one line"
+        assert sorted(tmp_path.rglob("*")) == before, "nothing half-written"
+        return done.err.removeprefix("epdsim: ").rstrip("\n")
+
+    return call
+
+
+def first_difference(text, other):
+    """Number of the first line in which two texts differ."""
+    pairs = zip_longest(text.splitlines(), other.splitlines())
+    return next(number for number, (a, b) in enumerate(pairs, start=1) if a != b)
+
+
+def edited(old, new):
+    assert SMALL.count(old) == 1, old
+    return SMALL.replace(old, new)
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "rule"),
+    [
+        ("", "scenario 'file.yaml'", "its top is not a mapping of keys"),
+        ("- a list\n", "scenario 'file.yaml'", "its top is not a mapping of keys"),
+        ("name: [open\nfamily: x\n", "file.yaml, line 2", "not YAML"),
+        ("name: a\n\tfamily: x\n", "file.yaml, line 2", "not YAML"),
+        ("name: a\n---\nname: b\n", "file.yaml, line 2", "not YAML"),
+        ("name: 2026-13-45\n", "file.yaml", "not YAML"),
+        ("name: !!python/object:os.system x\n", "file.yaml, line 1", "not YAML"),
+        ("name: &a [*a]\n", "file.yaml, line 1, key 'name.0'", "contains itself"),
+        ("{[1, 2]: 3}\n", "file.yaml, line 1", "a list or a mapping"),
+        (SMALL + "nmae: a\n", "file.yaml, line {changed}, key 'nmae'", "no such key"),
+        (edited("name: small\n", ""), "file.yaml, key 'name'", "the key is required"),
+        (SMALL + "name: twice\n", "file.yaml, line {changed}, key 'name'", "the key stands already on line 1"),
+        (
+            edited("rate_req_s: 20", "rate_req_s: -20"),
+            "file.yaml, line {changed}, key 'workload.rate_req_s': -20",
+            "greater",
+        ),
+        (
+            edited("rate_req_s: 20", "rate_req_s: .nan"),
+            "file.yaml, line {changed}, key 'workload.rate_req_s': nan",
+            "finite",
+        ),
+        (
+            edited("bandwidth_bytes_per_s: 3.0e+9", "bandwidth_bytes_per_s: .inf"),
+            "line {changed}, key 'costs.body_link",
+            "finite",
+        ),
+        (
+            edited("size: [280, 420]", "size: [0, 420]"),
+            "line {changed}, key 'workload.images.size.size'",
+            "at least 1 pixel",
+        ),
+        (edited("kind: poisson", "kind: posson"), "line {changed}, key 'workload.kind': 'posson'", "it is one of"),
+        (edited("kind: poisson", "knd: poisson"), "line 25, key 'workload.kind'", "the key is required"),
+        (edited("topology: e+p+d", "topology: pdq"), "line 10, key 'fleet.topology': 'pdq'", "'aggregated'"),
+        (edited("family: qwen2.5-vl-3b", "family: qwen9"), "line 7, key 'family'", "no such family"),
+        (edited("topology: e+p+d", "dialect: vllm-9"), "line 10, key 'fleet.dialect'", "no such name"),
+        (
+            edited("cost: 1", "") if "cost: 1" in SMALL else SMALL + "family_options: {hue: 1}\n",
+            "family_options",
+            "hue",
+        ),
+        (edited("ranks: [4]}", "rank: [4]}"), "line {changed}, key 'runs.1.rank'", "no axis 'rank'"),
+        (
+            edited("[apart, together]", "[apart, nearby]"),
+            "line {changed}, key 'runs.0.topology'",
+            "no setting 'nearby'",
+        ),
+        (edited("ranks: [4]}", "ranks: []}"), "line {changed}, key 'runs.1.ranks'", "at least 1 item"),
+        (edited("ttft_ms.p99", "ttft_ms.p98"), "line {changed}, key 'columns.1'", "ttft_ms has no 'p98'"),
+        (edited("ttft_ms.p99", "tftt_ms"), "line {changed}, key 'columns.1'", "there is no such figure"),
+        (edited("across: ranks", "across: rank"), "line {changed}, key 'claims.0.across'", "no axis 'rank'"),
+        (
+            edited("across: ranks", "across: topology"),
+            "line {changed}, key 'claims.0'",
+            "no two runs that match differ",
+        ),
+        (edited("kind: equal", "kind: alike"), "line {changed}, key 'claims.0.kind': 'alike'", "it is one of"),
+        (SMALL + "seed: -1\n", "line {changed}, key 'seed': -1", "greater"),
+    ],
+    ids=lambda value: value if len(value) < 60 and "\n" not in value else "",
+)
+def test_a_wrong_scenario_file_is_told_with_line_and_key(refused, tmp_path, text, place, rule):
+    (tmp_path / "file.yaml").write_text(text, encoding="utf-8")
+    told = refused("run", "file.yaml", "--events", "events.ndjson")
+    assert place.format(changed=first_difference(text, SMALL)) in told
+    assert rule in told
+
+
+@pytest.mark.parametrize(
+    ("override", "place", "rule"),
+    [
+        ("costs.hop_ms", "--set 'costs.hop_ms'", "it has no '='"),
+        ("costs.hop_ms=[1", "--set 'costs.hop_ms=[1'", "not YAML"),
+        ("costs.hop_ms=-1", "key 'costs.hop_ms': -1", "greater"),
+        ("costs.hpo_ms=1", "key 'costs.hpo_ms': 1", "no such key"),
+        ("name.first=1", "key 'name.first'", "it leads nowhere"),
+        ("runs.7.ranks=[1]", "key 'runs.7.ranks'", "it leads nowhere"),
+        ("costs.lm={kind: roofline, model: gpt-0, gpu: h100}", "line 17, key 'costs.lm'", "gpt-0"),
+        ("costs.lm={kind: table, csv: none.csv}", "line 17, key 'costs.lm'", "none.csv"),
+        ("fleet.prefill.scheduler.num_gpu_blocks=0", "key 'fleet.prefill.scheduler'", "at least 2"),
+        ("published=[{at: {ranks: 2}, metric: ttft_ms, value: 1}]", "key 'published.0.at'", "no run stands at"),
+        ("published=[{at: {}, metric: ttft_ms, value: 0}]", "key 'published.0.value': 0", "greater"),
+        ("fit={metric: ttft_ms, where: {}, parameters: {a: {start: 1, sets: {seed: 1}}}}", "key 'fit.where'", "0 published"),
+    ],
+    ids=lambda value: value.partition("=")[0],
+)  # fmt: skip
+def test_a_wrong_override_is_told_with_its_key(refused, override, place, rule):
+    told = refused("run", "small.yaml", "--set", override)
+    assert place in told
+    assert rule in told
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "content", "place"),
+    [
+        ("azure-csv", "trace.csv", CUT_CSV.encode(), "trace.csv, line 3"),
+        ("mooncake-jsonl", "trace.jsonl", CUT_JSONL.encode(), "trace.jsonl, line 2"),
+        ("mooncake-jsonl", "trace.jsonl.gz", gzip.compress(CUT_JSONL.encode())[:-20], "trace.jsonl.gz, line "),
+        ("jsonl", "trace.jsonl", NO_PIXELS.encode(), "trace.jsonl, line 1"),
+        ("azure-csv", "trace.csv", b"", "trace 'trace.csv'"),
+        ("azure-csv", "absent.csv", None, "key 'workload': trace 'absent.csv'"),
+    ],
+)
+@pytest.mark.parametrize("events", [(), ("--events", "events.ndjson")], ids=["plain", "events"])
+def test_a_broken_trace_is_told_with_its_line(refused, tmp_path, kind, name, content, place, events):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    told = refused("run", "small.yaml", "--set", f"workload={{kind: {kind}, path: {name}}}", *events)
+    assert place in told
+
+
+@pytest.mark.parametrize(
+    ("path", "rule"),
+    [
+        ("nowhere/events.ndjson", "its folder does not exist"),
+        ("small.yaml/events.ndjson", "its folder does not exist"),
+        (".", "it is a folder"),
+        ("/proc/events.ndjson", "it cannot be written"),
+    ],
+)
+def test_events_that_cannot_be_written_are_told_before_anything_runs(refused, path, rule):
+    if path.startswith("/proc") and not Path("/proc").is_dir():
+        pytest.skip("no /proc here to refuse a file")
+    told = refused("run", "small.yaml", "--events", path)
+    assert path in told
+    assert rule in told
+
+
+def test_files_that_are_not_there_or_are_something_else(refused, tmp_path):
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00\x9f" * 40)
+    (tmp_path / "profile.json").write_text(json.dumps({"format": "another"}), encoding="utf-8")
+    assert "it cannot be read (No such file" in refused("run", "absent.yaml")
+    assert "it cannot be read (Is a directory" in refused("run", ".")
+    assert "it is not UTF-8 text" in refused("run", "bytes")
+    assert "cannot be read (No such file" in refused("run", "small.yaml", "--profile", "absent.json")
+    assert "is no broadcast profile" in refused("run", "small.yaml", "--profile", "profile.json")
+    assert "is no broadcast profile" in refused("run", "small.yaml", "--profile", "bytes")
+
+
+def test_what_cannot_be_replayed_is_told(refused, epdsim, tmp_path):
+    assert epdsim("run", "small.yaml", "--events", "run.ndjson").code == 0
+    (tmp_path / "bytes").write_bytes(b"\x1f\x8b" * 40)
+    (tmp_path / "junk.jsonl").write_text('{"config": 1, "requests": 2, "steps": 3}\n', encoding="utf-8")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "hollow").mkdir()
+    (tmp_path / "hollow/META.json").write_text("{", encoding="utf-8")
+    for what in ("absent", "small.yaml", "run.ndjson", "bytes", "junk.jsonl", "folder", "hollow", ""):
+        told = refused("replay", what)
+        assert what in told
+
+
+def test_real_tensors_need_media_and_leave_no_events(refused):
+    text_only = "workload={kind: fixed, requests: [{output_tokens: 1, parts: [{text_tokens: 9}]}]}"
+    assert "no step of it admits a request with media" in refused(
+        "run", "small.yaml", "--payload", "real", "--set", text_only
+    )
+    assert "nothing is simulated" in refused("run", "small.yaml", "--payload", "real", "--events", "e.ndjson")
+
+
+@pytest.mark.parametrize(
+    ("words", "rule"),
+    [
+        (("run",), "Missing argument 'SCENARIO.yaml'."),
+        (("rum",), "No such command 'rum'."),
+        (("run", "small.yaml", "--sede", "1"), "No such option: --sede"),
+        (("run", "small.yaml", "--seed", "-1"), "Invalid value for '--seed'"),
+        (("run", "small.yaml", "--seed", "one"), "Invalid value for '--seed'"),
+        (("run", "small.yaml", "--payload", "pixels"), "Invalid value for '--payload'"),
+        (("calibrate",), "Missing option '--output' / '-o'."),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_wrong_usage_is_told_after_the_usage_line(epdsim, words, rule):
+    done = epdsim(*words)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("Usage: epdsim")
+    assert done.err.splitlines()[-1].startswith(f"Error: {rule}")

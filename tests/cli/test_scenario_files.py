@@ -1,0 +1,53 @@
+"""Every scenario of the repository loads and builds; those of validation and documentation run, and what they claim holds."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from epdsim.scenario import load_scenario
+from epdsim.scenario.runner import build_point
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = sorted([*ROOT.glob("scenarios/**/*.yaml"), *ROOT.glob("docs/**/files/*.yaml")])
+OUTSIDE = re.compile(r"\$\{EPDSIM_SHARED:-[./]*shared\}/([^\s,}]+)")
+
+
+def name_of(path):
+    return str(path.relative_to(ROOT))
+
+
+def test_all_kinds_are_here():
+    assert {path.parent.name for path in FILES} >= {"validation", "capacity", "files"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_every_file_loads_and_says_where_its_figures_come_from(path):
+    spec = load_scenario(path).spec
+    assert spec.name == path.stem
+    assert spec.title
+    if spec.published and path.parent.name != "files":
+        assert spec.source
+        assert spec.assumptions
+    if spec.fit:
+        assert len(spec.published) > len(spec.fit.parameters), "some points stay predictions"
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_every_point_of_a_file_builds(path, shared_path):
+    for relative in OUTSIDE.findall(path.read_text(encoding="utf-8")):
+        shared_path(relative)
+    scenario = load_scenario(path)
+    assert [build_point(scenario, point, scenario.spec.seed) for point in scenario.points]
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if path.parent.name != "capacity"], ids=name_of)
+def test_claims_hold(epdsim, path):
+    done = epdsim("run", str(path), "--json")
+    assert (done.code, done.err) == (0, "")
+    body = json.loads(done.out)
+    assert all(claim["holds"] for claim in body["claims"])
+    assert all(run["metrics"]["completed"] == run["metrics"]["injected"] > 0 for run in body["runs"])
