@@ -22,7 +22,7 @@ docs: $(VENV)/.docs     ## the documentation, warnings are errors
 	$(BIN)/python -m sphinx -W --keep-going -q -E -b html docs docs/_build/html
 
 bench: $(VENV)/.testing ## codec and simulator benchmarks
-	$(BIN)/python -m pytest -q -m bench tests/bench
+	$(BIN)/python -m pytest -q -m bench
 
 oracle: $(VENV)/.oracle ## comparison with transformers' processors and rope indices
 	$(BIN)/python -m pytest -q -m oracle tests/oracle
