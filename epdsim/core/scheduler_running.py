@@ -21,8 +21,8 @@ def schedule_running(engine: EngineState, draft: StepDraft) -> None:
         num_tokens = state.num_tokens + state.num_placeholders - num_computed
         if num_tokens > 1:
             num_tokens = draft.limited(num_tokens)
-        if state.num_placeholders and _ends_under_way(state):
-            num_tokens = 0
+        if state.num_placeholders:
+            num_tokens = _beyond_placeholders(engine, state, num_tokens)
         choice: EncoderChoice | None = None
         if num_computed < state.last_media_end and num_tokens:
             choice = choose_encoder_inputs(engine, draft, state, num_computed, num_tokens)
@@ -50,6 +50,8 @@ def schedule_running(engine: EngineState, draft: StepDraft) -> None:
         index += 1
 
 
-def _ends_under_way(state: RequestState) -> bool:
-    """Whether steps under way yield the request's last token (async scheduling)."""
-    return state.num_computed + 2 - state.num_placeholders >= state.end_tokens
+def _beyond_placeholders(engine: EngineState, state: RequestState, num_tokens: int) -> int:
+    """Async scheduling: as many of the wanted tokens as are not past the end that steps under way may bring."""
+    if state.num_computed + 2 - state.num_placeholders >= state.asked_tokens:
+        return 0
+    return min(num_tokens, engine.config.max_model_len - 1 - state.num_computed)

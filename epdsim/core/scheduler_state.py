@@ -31,7 +31,8 @@ class RequestState:
         status: Where it stands.
         num_prompt: Tokens of the prompt.
         num_tokens: Known tokens: prompt and output so far.
-        end_tokens: Known tokens at which it ends.
+        asked_tokens: Known tokens at which it has all that it asked for.
+        end_tokens: Known tokens at which it ends: then, or when the model takes no more.
         num_computed: Tokens whose KV cache is written, or will be by steps that are under way.
         num_placeholders: Output tokens that steps under way will yield (async scheduling).
         num_in_flight: Tokens of steps whose output has not come back.
@@ -51,6 +52,7 @@ class RequestState:
     """
 
     __slots__ = (
+        "asked_tokens",
         "blocks",
         "capacity",
         "end_tokens",
@@ -78,7 +80,7 @@ class RequestState:
         "status",
     )
 
-    def __init__(self, request: Request, keys: RequestKeys, media_embeds: tuple[int, ...]) -> None:
+    def __init__(self, request: Request, keys: RequestKeys, media_embeds: tuple[int, ...], max_model_len: int) -> None:
         self.request = request
         self.request_id = request.request_id
         self.features = request.mm_features
@@ -86,7 +88,8 @@ class RequestState:
         self.outputs = keys.outputs if isinstance(request.prompt, TokenPrompt) else None
         self.status = Status.WAITING
         self.num_prompt = self.num_tokens = request.prompt.num_tokens
-        self.end_tokens = self.num_prompt + request.max_tokens
+        self.asked_tokens = self.num_prompt + request.max_tokens
+        self.end_tokens = min(self.asked_tokens, max_model_len)
         self.num_computed = self.num_placeholders = self.num_in_flight = self.num_stale = 0
         self.blocks: list[int] = []
         self.capacity = self.num_published = self.publish_at = 0

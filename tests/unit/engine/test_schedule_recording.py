@@ -130,10 +130,10 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         replay_schedules(tmp_path / "nowhere.jsonl")
 
 
-def test_a_workload_that_can_never_run_is_told_with_its_line(lines: list[bytes], tmp_path: Path) -> None:
+def test_a_workload_that_uses_an_id_twice_is_told_with_its_line(lines: list[bytes], tmp_path: Path) -> None:
     workload = json.loads(lines[0])
-    workload["config"]["max_model_len"] = 1
-    path = tmp_path / "tiny.jsonl"
+    workload["requests"].append(workload["requests"][0])
+    path = tmp_path / "twice.jsonl"
     path.write_text(json.dumps(workload))
     with pytest.raises(InputError, match="line 1: request"):
         replay_schedules(path)

@@ -79,7 +79,7 @@ def test_among_equally_urgent_the_last_to_arrive_loses_wherever_it_runs(text) ->
 def test_what_a_victim_got_in_the_step_comes_back(image) -> None:
     engine = EngineState(SchedulerConfig(), IDEAL, ())
     request = Request("a", TokenPrompt([1] * 9), 2, (image("x", 2, 6, [1, 0, 1, 0, 1, 1]),))
-    state = RequestState(request, RequestKeys(engine.table, request, 16, IDEAL), (4,))
+    state = RequestState(request, RequestKeys(engine.table, request, 16, IDEAL), (4,), 64)
     draft = StepDraft(engine)
     before = (draft.tokens, draft.encoder_embeds)
     choice = choose_encoder_inputs(engine, draft, state, 0, 9)
@@ -141,7 +141,7 @@ class TestWithdrawnRuns:
         features = {"victim": (image("x", 0, 4),), "heir": (image("y", 0, 2), image("x", 3, 4), image("x", 8, 4))}
         for name, items in features.items():
             request = Request(name, TokenPrompt([1] * 12), 2, items, priority=int(name == "victim"))
-            state = RequestState(request, RequestKeys(engine.table, request, 16, IDEAL), tuple(4 for _ in items))
+            state = RequestState(request, RequestKeys(engine.table, request, 16, IDEAL), tuple(4 for _ in items), 64)
             engine.requests[name] = state
             engine.running.append(state)
             choice = choose_encoder_inputs(engine, draft, state, 0, 12)
