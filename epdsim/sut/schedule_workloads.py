@@ -1,0 +1,393 @@
+"""Random workloads for schedulers: which settings, which requests, and what befalls them, by mode and seed.
+
+A mode is a model runner and what is special, joined by dashes: `"v2-async-prio"`. Any combination makes a workload; `MODES` lists
+those that are run by default. Workloads are small and cramped on purpose, since a scheduler that has room decides nothing: few KV
+blocks, prompts that begin alike, encoder caches of one or two items, budgets that cut prompts and items.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from epdsim.core.errors import InputError
+from epdsim.sut.schedule_records import RecordedConfig, RecordedItem, RecordedRequest, RecordedWorkload
+
+PLACEHOLDER = 500
+"""Token id of media spans."""
+
+FEW_TOKENS = (1, 2, PLACEHOLDER)
+"""Alphabet of trait `hash`: so few ids that prompts and outputs meet by chance."""
+
+RUNNERS = ("v1", "v2")
+
+TRAITS: Mapping[str, str] = {
+    "async": "async scheduling",
+    "prio": "priority policy",
+    "noprefix": "prefix caching off",
+    "long": "a long-prefill threshold",
+    "hash": "three token ids, the placeholder among them, in prompts and outputs, and further turns on what has ended",
+    "late": "aborts between schedule and update",
+    "mixed": "images, videos and sounds, the last without keep-on-CPU field",
+    "ecc": "EC consumer with embeddings in the store",
+    "ecp": "EC producer",
+    "ecb": "EC producer and consumer",
+    "chunkoff": "chunked media input off",
+    "tight": "still fewer blocks, and later arrivals more urgent",
+    "masks": "long items of few embeddings that several chunks share",
+    "keys": "cache salts and adapters",
+    "reset": "resets of prefix and encoder cache at any time",
+    "whole": "chunked prefill off",
+    "large": "pools of hundreds of blocks, dozens of requests",
+    "remote": "tokens whose KV cache another engine hands over",
+    "mismatch": "identifiers that are used again for another number of embeddings",
+    "ties": "equal priorities and arrival times",
+}
+"""What a mode can add, and what that means."""
+
+RECORDED_MODES = (
+    *("v1", "v1-async", "v2", "v2-async", "v1-prio", "v2-prio", "v2-noprefix", "v2-long", "v1-hash", "v2-async-hash"),
+    *("v2-late", "v2-async-late", "v1-mixed", "v2-async-mixed", "v1-ecc", "v2-ecc", "v1-chunkoff"),
+    *("v1-prio-tight", "v1-async-prio-tight", "v2-prio-tight"),
+)
+"""The twenty modes of the first recordings."""
+
+NEW_MODES = (
+    *("v1-masks", "v2-async-mixed-masks", "v1-chunkoff-masks", "v1-keys", "v2-async-hash-keys", "v1-ecp", "v2-ecb"),
+    *("v2-async-ecc", "v1-async-ecb-late", "v1-reset", "v2-async-reset", "v2-whole", "v1-async-whole", "v1-large"),
+    *("v2-async-large-mixed", "v2-prio-large-keys", "v1-remote", "v2-prio-remote", "v1-mismatch", "v2-async-mismatch"),
+    *("v1-prio-ties", "v2-async-prio-long-late", "any"),
+)
+"""What the first recordings do not cover."""
+
+MODES = (*RECORDED_MODES, *NEW_MODES)
+"""What is run when no mode is named."""
+
+ANY = "any"
+"""The mode that draws a runner and several traits anew for each seed."""
+
+_CONFLICTS = (("ecc", "ecp"), ("ecc", "ecb"), ("ecp", "ecb"), ("remote", "async"))
+"""An engine has one EC role; and with steps under way a KV consumer frees blocks late, which is not modelled."""
+
+
+_MOST_OUTPUT = 80
+"""Tokens up to which an output may fill the whole pool."""
+
+
+class ScheduleScript(NamedTuple):
+    """A workload to be played, and who answers while it is played."""
+
+    workload: RecordedWorkload
+    worker: Worker
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Bounds to draw from, both included."""
+
+    block_size: tuple[int, int]
+    num_gpu_blocks: tuple[int, int]
+    budget: tuple[int, int]
+    seqs: tuple[int, int]
+    requests: tuple[int, int]
+    item: tuple[int, int]
+    prompt: tuple[int, int]
+    output: tuple[int, int]
+    identifiers: int
+    arrivals: int
+
+
+_SMALL = _Sizes((4, 4), (9, 24), (5, 16), (2, 5), (2, 7), (4, 8), (1, 40), (1, 20), 4, 12)
+_MEDIUM = _Sizes((1, 8), (12, 60), (6, 40), (2, 6), (4, 12), (2, 16), (1, 90), (1, 30), 6, 16)
+_LARGE = _Sizes((4, 16), (40, 300), (16, 192), (4, 16), (10, 32), (4, 48), (1, 300), (1, 60), 12, 40)
+
+
+def schedule_workload(mode: str, seed: int, release: str) -> ScheduleScript:
+    """A random workload.
+
+    Args:
+        mode: Of `MODES`, or another combination of a runner and traits.
+        seed: Equal seeds of a mode give equal workloads.
+        release: vLLM's, which the settings name.
+
+    Raises:
+        InputError: No such mode.
+    """
+    rng = random.Random(f"schedule/{mode}/{seed}")  # noqa: S311  (reproducible, not secret)
+    runner, traits = _drawn_mode(rng) if mode == ANY else parse_mode(mode)
+    return _Draw(rng, mode, seed, runner, traits, release).script()
+
+
+def parse_mode(mode: str) -> tuple[str, frozenset[str]]:
+    """Runner and traits of a mode.
+
+    Raises:
+        InputError: It does not begin with a runner, has an unknown trait, or two that exclude each other.
+    """
+    runner, *traits = mode.split("-")
+    unknown = [trait for trait in traits if trait not in TRAITS]
+    if runner not in RUNNERS or unknown:
+        raise InputError(
+            f"mode {mode!r}",
+            "a mode is v1 or v2 and what is special, joined by dashes, or any",
+            f"what can be special is {', '.join(TRAITS)}",
+        )
+    excluded = _conflict(frozenset(traits))
+    if excluded:
+        raise InputError(f"mode {mode!r}", f"{excluded[0]} and {excluded[1]} exclude each other")
+    return runner, frozenset(traits)
+
+
+def _conflict(traits: frozenset[str]) -> Sequence[str]:
+    return next((pair for pair in _CONFLICTS if traits.issuperset(pair)), ())
+
+
+def _drawn_mode(rng: random.Random) -> tuple[str, frozenset[str]]:
+    while True:
+        traits = frozenset(trait for trait in TRAITS if rng.random() < 0.25)
+        if not _conflict(traits):
+            return rng.choice(RUNNERS), traits
+
+
+class Worker:
+    """Who answers while a workload is played: the model that samples tokens, and clients that ask again.
+
+    Args:
+        rng: Drawn from in the order of the questions.
+        traits: Of the mode.
+        draw: The workload's own.
+    """
+
+    def __init__(self, rng: random.Random, traits: frozenset[str], draw: _Draw) -> None:
+        self._rng = rng
+        self._few = "hash" in traits
+        self._turns_left = rng.randint(0, 3) if self._few else 0
+        self._num_turns = 0
+        self._next_token = 2 * PLACEHOLDER
+        self._draw = draw
+
+    def sample(self) -> int:
+        """A token."""
+        if self._few:
+            return self._rng.choice(FEW_TOKENS)
+        self._next_token += 1
+        return self._next_token
+
+    def next_turn(self, ended: RecordedRequest, output: Sequence[int], step: int) -> RecordedRequest | None:
+        """What the client of a request that ended in a step asks next, if anything."""
+        if not self._turns_left or self._rng.random() < 0.4:
+            return None
+        self._turns_left -= 1
+        turn = self._draw.turn(ended, output, step, self._num_turns)
+        self._num_turns += turn is not None
+        return turn
+
+
+class _Draw:
+    """A workload in the making."""
+
+    def __init__(
+        self, rng: random.Random, mode: str, seed: int, runner: str, traits: frozenset[str], release: str
+    ) -> None:
+        self._rng = rng
+        self._traits = traits
+        self._sizes = _LARGE if "large" in traits else _SMALL if rng.random() < 0.7 else _MEDIUM
+        self._item_limit = self._between(self._sizes.item)
+        self._config = self._settings(mode, seed, runner, release)
+        config = self._config
+        self._most_tokens = min((config.num_gpu_blocks - 1) * config.block_size, config.max_model_len)
+        self._alphabet = FEW_TOKENS if "hash" in traits else tuple(range(1, 10))
+        self._items = [self._item(number) for number in range(self._sizes.identifiers)]
+
+    def script(self) -> ScheduleScript:
+        """The workload."""
+        rng, traits = self._rng, self._traits
+        shared = [self._prompt(max(1, self._most_tokens // 3)) for _ in range(2)]
+        requests: list[RecordedRequest] = []
+        for number in range(self._between(self._sizes.requests)):
+            requests.append(self._request(number, shared, requests))
+        requests.sort(key=lambda request: request.arrival_step)
+        workload = RecordedWorkload(
+            config=self._config,
+            requests=requests,
+            aborts=self._aborts(requests, 0.12),
+            late_aborts=self._aborts(requests, 0.4) if "late" in traits else [],
+            ec_store=self._stored() if traits & {"ecc", "ecp", "ecb"} else None,
+            resets=self._resets() if "reset" in traits else [],
+            steps=[],
+            unfinished=[],
+        )
+        return ScheduleScript(workload, Worker(random.Random(rng.random()), traits, self))  # noqa: S311  (as above)
+
+    def turn(self, ended: RecordedRequest, output: Sequence[int], step: int, number: int) -> RecordedRequest | None:
+        """A further turn on a request that ended in a step; None when it would not fit."""
+        rng = self._rng
+        tokens = [*ended.prompt_token_ids, *output, *rng.choices(self._alphabet, k=rng.randint(0, 4))]
+        features = list(ended.mm_features)
+        if rng.random() < 0.4:
+            self._append(tokens, features, rng.choice(self._items))
+        room = self._most_tokens - len(tokens)
+        if room < 1:
+            return None
+        return RecordedRequest(
+            request_id=f"f{number}",
+            arrival_step=step + rng.randint(1, 3),
+            prompt_token_ids=tokens,
+            max_tokens=rng.randint(1, min(6, room)),
+            priority=rng.randint(0, 3),
+            arrival_time=float(100 + number),
+            mm_features=features,
+            cache_salt=ended.cache_salt,
+            adapter=ended.adapter,
+        )
+
+    def _between(self, bounds: tuple[int, int]) -> int:
+        return self._rng.randint(*bounds)
+
+    def _settings(self, mode: str, seed: int, runner: str, release: str) -> RecordedConfig:
+        rng, traits, sizes, item = self._rng, self._traits, self._sizes, self._item_limit
+        seqs = self._between(sizes.seqs)
+        budget = max(seqs, self._between(sizes.budget), item if "chunkoff" in traits else 0)
+        blocks = self._between(sizes.num_gpu_blocks)
+        if "tight" in traits:
+            blocks = max(sizes.num_gpu_blocks[0], blocks // 2)
+        block_size = self._between(sizes.block_size)
+        model_len = rng.choice([512, 4096])
+        if "whole" in traits:
+            # A prompt that no step can hold would wait for ever.
+            budget = model_len = (blocks - 1) * block_size + rng.randint(0, 8)
+        role = {"ecp": "producer", "ecb": "both"}
+        return RecordedConfig(
+            vllm=release,
+            mode=mode,
+            seed=seed,
+            block_size=block_size,
+            num_gpu_blocks=blocks,
+            max_num_batched_tokens=budget,
+            max_num_seqs=min(seqs, budget),
+            encoder_cache_size=rng.choice([item, item, item + rng.randint(0, item), 2 * item, 4 * item, item // 2 + 1]),
+            max_num_encoder_input_tokens=rng.choice([item, item, item + rng.randint(0, item), 2 * item, item // 2 + 1]),
+            max_tokens_per_mm_item=item,
+            enable_prefix_caching="noprefix" not in traits,
+            policy="priority" if traits & {"prio", "tight", "ties"} else "fcfs",
+            async_scheduling="async" in traits,
+            model_runner=runner,
+            uses_mrope=rng.random() < 0.5,
+            disable_chunked_mm_input="chunkoff" in traits,
+            scheduler_reserve_full_isl=rng.random() < 0.5,
+            long_prefill_token_threshold=rng.randint(2, max(2, budget // 2)) if "long" in traits else 0,
+            max_model_len=model_len,
+            enable_chunked_prefill="whole" not in traits,
+            ec_role=next((role[trait] for trait in role if trait in traits), None),
+        )
+
+    def _item(self, number: int) -> RecordedItem:
+        """An item at no place; its embeddings are at most the largest item's."""
+        rng, limit = self._rng, self._item_limit
+        has_masks = "masks" in self._traits
+        modality = rng.choice(["image", "video", "audio"]) if "mixed" in self._traits else "image"
+        longest = limit if "chunkoff" in self._traits else limit * (4 if has_masks else 2 if rng.random() < 0.1 else 1)
+        length = rng.randint(max(1, longest // 2) if has_masks else 1, longest)
+        mask = None
+        if length > limit or rng.random() < (0.9 if has_masks else 0.5):
+            mask = self._mask(length, rng.randint(0 if rng.random() < 0.1 else 1, min(length, limit)))
+        return RecordedItem(
+            modality=modality, identifier=f"{modality}-{number}", offset=0, length=length, is_embed=mask
+        )
+
+    def _mask(self, length: int, num_embeds: int) -> list[bool]:
+        places = set(self._rng.sample(range(length), num_embeds))
+        return [place in places for place in range(length)]
+
+    def _append(self, tokens: list[int], features: list[RecordedItem], item: RecordedItem) -> bool:
+        """Put an item behind what there is, if it fits."""
+        if len(tokens) + item.length > self._most_tokens - 1:
+            return False
+        mask = item.is_embed
+        if "mismatch" in self._traits and self._rng.random() < 0.2:
+            mask = self._mask(item.length, self._rng.randint(1, min(item.length, self._item_limit)))
+        features.append(
+            RecordedItem(
+                modality=item.modality,
+                identifier=item.identifier,
+                offset=len(tokens),
+                length=item.length,
+                is_embed=mask,
+            )
+        )
+        tokens += [PLACEHOLDER] * item.length
+        return True
+
+    def _prompt(
+        self, limit: int, beginning: tuple[Sequence[int], Sequence[RecordedItem]] = ((), ())
+    ) -> tuple[list[int], list[RecordedItem]]:
+        """A prompt that continues a beginning."""
+        rng = self._rng
+        tokens, features = list(beginning[0]), list(beginning[1])
+        low, high = self._sizes.prompt
+        wanted = rng.randint(min(low, limit), min(high, limit))
+        while len(tokens) < wanted:
+            if rng.random() < 0.35 and self._append(tokens, features, rng.choice(self._items)):
+                continue
+            tokens += rng.choices(self._alphabet, k=min(rng.randint(1, 6), wanted - len(tokens)))
+        return tokens, features
+
+    def _request(
+        self,
+        number: int,
+        shared: Sequence[tuple[list[int], list[RecordedItem]]],
+        others: Sequence[RecordedRequest],
+    ) -> RecordedRequest:
+        rng, traits, most = self._rng, self._traits, self._most_tokens
+        tokens, features = self._prompt(most - 1, self._beginning(shared, others))
+        room = most - len(tokens)
+        low, high = self._sizes.output
+        priority = max(0, 5 - number // 2) if "tight" in traits else rng.randint(0, 3)
+        has_ties = "ties" in traits and rng.random() < 0.6
+        return RecordedRequest(
+            request_id=f"r{number}",
+            arrival_step=rng.randint(0, self._sizes.arrivals),
+            prompt_token_ids=tokens,
+            max_tokens=room
+            if room <= _MOST_OUTPUT and rng.random() < 0.1
+            else rng.randint(min(low, room), min(high, room)),
+            priority=1 if has_ties else priority,
+            arrival_time=1.0 if has_ties else float(rng.choice([number, number, rng.randint(0, 5)])) + number / 64,
+            mm_features=features,
+            cache_salt=rng.choice([None, None, "salt-a", "salt-b"]) if "keys" in traits else None,
+            adapter=rng.choice([None, None, "adapter-a", "adapter-b"]) if "keys" in traits else None,
+            num_remote_tokens=rng.randint(0, len(tokens)) if "remote" in traits and rng.random() < 0.6 else 0,
+        )
+
+    def _beginning(
+        self,
+        shared: Sequence[tuple[list[int], list[RecordedItem]]],
+        others: Sequence[RecordedRequest],
+    ) -> tuple[Sequence[int], Sequence[RecordedItem]]:
+        """What a prompt begins with: a shared text, whole or cut, or all of another prompt."""
+        rng = self._rng
+        if rng.random() < 0.6:
+            tokens, features = rng.choice(shared)
+            cut = len(tokens) if rng.random() < 0.7 else rng.randint(0, len(tokens))
+            return tokens[:cut], [item for item in features if item.offset + item.length <= cut]
+        if others and rng.random() < 0.5:
+            other = rng.choice(others)
+            return other.prompt_token_ids, other.mm_features
+        return (), ()
+
+    def _aborts(self, requests: Sequence[RecordedRequest], share: float) -> list[tuple[int, str]]:
+        rng = self._rng
+        return [
+            (request.arrival_step + rng.randint(0, 25), request.request_id)
+            for request in requests
+            if rng.random() < share
+        ]
+
+    def _stored(self) -> list[str]:
+        return sorted({item.identifier for item in self._items if self._rng.random() < 0.5})
+
+    def _resets(self) -> list[tuple[int, str]]:
+        rng = self._rng
+        return sorted((rng.randint(0, 40), rng.choice(["prefix", "encoder"])) for _ in range(rng.randint(1, 8)))

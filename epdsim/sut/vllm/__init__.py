@@ -1,0 +1,9 @@
+"""The real vLLM as system under test: whichever release from 0.25 to 0.33 is installed, driven in this process.
+
+Nothing of vLLM is imported before it is asked for.
+"""
+
+from epdsim.sut.vllm.engine import VllmEngine, installed_version, vllm_play
+from epdsim.sut.vllm.release import is_installed
+
+__all__ = ["VllmEngine", "installed_version", "is_installed", "vllm_play"]

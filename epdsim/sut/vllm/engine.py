@@ -1,0 +1,230 @@
+"""The real scheduler as the engine of a play: the release that is installed, in this process, without a model or a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Iterable, Iterator
+from typing import Any
+
+import torch
+
+from epdsim.sut.schedule_play import Play, Tokens
+from epdsim.sut.schedule_records import RecordedItem, RecordedRequest, RecordedWorkload
+from epdsim.sut.vllm.connectors import ec_connector, kv_connector
+from epdsim.sut.vllm.release import load
+from epdsim.sut.vllm.settings import engine_settings, kv_cache_config, media_registry, structured_output
+
+
+class VllmEngine:
+    """The real scheduler of the installed release.
+
+    Args:
+        workload: Its settings are used; which connectors are there depends on it too.
+        ec_store: Identifiers whose embeddings stand in the EC store; a live collection.
+
+    Attributes:
+        scheduler: vLLM's own object.
+
+    Raises:
+        InputError: vLLM is not installed.
+    """
+
+    def __init__(self, workload: RecordedWorkload, ec_store: Container[str]) -> None:
+        config = workload.config
+        self._release = release = load()
+        settings = engine_settings(release, config)
+        make = release.AsyncScheduler if config.async_scheduling else release.Scheduler
+        self.scheduler = make(
+            vllm_config=settings,
+            kv_cache_config=kv_cache_config(release, config),
+            structured_output_manager=structured_output(),
+            block_size=config.block_size,
+            mm_registry=media_registry(settings, config.max_tokens_per_mm_item),
+        )
+        if workload.ec_store is not None:
+            self.scheduler.ec_connector = ec_connector(release, settings, config.ec_role or "consumer", ec_store)
+        self._recorded: dict[str, RecordedRequest] = {}
+        if any(request.num_remote_tokens for request in workload.requests):
+            self.scheduler.connector = kv_connector(release, self._recorded)
+        self._hasher = release.get_request_block_hasher(config.block_size, release.sha256)
+        self._step = 0
+        _order_refusals(self.scheduler)
+
+    def add(self, request: RecordedRequest) -> None:
+        """A request arrives."""
+        release = self._release
+        self._recorded[request.request_id] = request
+        adapter = request.adapter
+        self.scheduler.add_request(
+            release.Request(
+                request_id=request.request_id,
+                prompt_token_ids=list(request.prompt_token_ids),
+                sampling_params=release.SamplingParams(max_tokens=request.max_tokens, ignore_eos=True),
+                pooling_params=None,
+                arrival_time=request.arrival_time,
+                mm_features=[_feature(release, item) for item in request.mm_features],
+                priority=request.priority,
+                block_hasher=self._hasher,
+                cache_salt=request.cache_salt,
+                lora_request=adapter and release.LoRARequest(adapter, 1 + sum(adapter.encode()), f"/{adapter}"),
+            )
+        )
+
+    def abort(self, request_id: str) -> None:
+        """A client leaves."""
+        self.scheduler.finish_requests(request_id, self._release.RequestStatus.FINISHED_ABORTED)
+
+    def reset(self, which: str) -> None:
+        """Reset a cache."""
+        self.scheduler.reset_prefix_cache() if which == "prefix" else self.scheduler.reset_encoder_cache()
+
+    def schedule(self) -> Any:
+        """Plan the next step; vLLM's own plan."""
+        self._step += 1
+        return self.scheduler.schedule()
+
+    def samples(self, plan: Any) -> Collection[str]:
+        """Requests that reach the end of their known tokens."""
+        requests = self.scheduler.requests
+        return {
+            name
+            for name in plan.num_scheduled_tokens
+            if requests[name].num_computed_tokens >= _known_tokens(requests[name])
+        }
+
+    def told(self, plan: Any) -> dict[str, Any]:
+        """A plan in the form of a recording."""
+        cached = plan.scheduled_cached_reqs
+        told = {
+            "step": self._step - 1,
+            "num_scheduled_tokens": dict(plan.num_scheduled_tokens),
+            "scheduled_encoder_inputs": {name: list(inputs) for name, inputs in plan.scheduled_encoder_inputs.items()},
+            "new": [
+                {
+                    "req_id": one.req_id,
+                    "num_computed_tokens": one.num_computed_tokens,
+                    "block_ids": list(one.block_ids[0]),
+                    "payload": [_payload_kind(feature.data) for feature in one.mm_features],
+                }
+                for one in plan.scheduled_new_reqs
+            ],
+            "cached": [
+                {
+                    "req_id": name,
+                    "num_computed_tokens": cached.num_computed_tokens[index],
+                    "new_block_ids": None
+                    if cached.new_block_ids[index] is None
+                    else list(cached.new_block_ids[index][0]),
+                    "resumed": name in cached.resumed_req_ids,
+                }
+                for index, name in enumerate(cached.req_ids)
+            ],
+            "preempted": sorted(plan.preempted_req_ids or ()),
+            "finished": sorted(plan.finished_req_ids),
+            "free_encoder_mm_hashes": list(plan.free_encoder_mm_hashes),
+        }
+        if plan.ec_connector_metadata is not None:
+            told["ec_loads"] = [one.mm_hash for one in plan.ec_connector_metadata.mm_datas]
+        return told
+
+    def update(self, plan: Any, tokens: Tokens) -> None:
+        """Hand in what a step yielded."""
+        names = list(plan.num_scheduled_tokens)
+        self.scheduler.update_from_output(
+            plan,
+            self._release.ModelRunnerOutput(
+                req_ids=names,
+                req_id_to_index={name: index for index, name in enumerate(names)},
+                sampled_token_ids=[list(tokens[name]) for name in names],
+            ),
+        )
+
+    def queues(self) -> dict[str, Any]:
+        """Free blocks and both queues."""
+        scheduler = self.scheduler
+        return {
+            "free_blocks": scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
+            "running": [request.request_id for request in scheduler.running],
+            "waiting": [request.request_id for request in _waiting(scheduler)],
+        }
+
+
+def vllm_play(workload: RecordedWorkload) -> Play[Any]:
+    """A workload on the installed release."""
+    return Play(workload, VllmEngine)
+
+
+def installed_version() -> str:
+    """The installed release, for example `"0.32.0"`.
+
+    Raises:
+        InputError: vLLM is not installed.
+    """
+    return load().version
+
+
+def _known_tokens(request: Any) -> int:
+    """Tokens that a request has once the step just planned is over, less the one that the step samples."""
+    return request.num_tokens + max(0, request.num_output_placeholders - 1)
+
+
+def _waiting(scheduler: Any) -> Iterator[Any]:
+    # Releases before 0.31 set requests aside that are not ready, later ones those that hold blocks.
+    for queue in ("kv_holding_waiting", "skipped_waiting", "waiting"):
+        yield from getattr(scheduler, queue, ())
+
+
+def _order_refusals(scheduler: Any) -> None:
+    """Let requests that fail in one step end in the order in which they were refused.
+
+    The release keeps them in sets of strings, whose order differs from process to process and decides which block is free next.
+    """
+    if not hasattr(scheduler, "encoder_cache_mismatch_reqs"):
+        return
+    refused = scheduler.encoder_cache_mismatch_reqs = _OrderedIds()
+    finish = scheduler.finish_requests
+
+    def finish_in_order(request_ids: str | Iterable[str], status: Any) -> list[Any]:
+        if isinstance(request_ids, str):
+            return finish(request_ids, status)
+        place = {name: index for index, name in enumerate(refused.order)}
+        ordered = sorted(request_ids, key=lambda name: (place.get(name, len(place)), name))
+        return [request for name in ordered for request in finish(name, status)]
+
+    scheduler.finish_requests = finish_in_order
+
+
+class _OrderedIds(set[str]):
+    """A set that remembers the order in which ids came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order: list[str] = []
+
+    def add(self, element: str) -> None:
+        super().add(element)
+        self.order.append(element)
+
+
+def _feature(release: Any, item: RecordedItem) -> Any:
+    """An item with the fields that recorded ones have: a large one, and (audio aside) a grid that stays on the CPU."""
+    element, field = release.MultiModalFieldElem, release.MultiModalBatchedField
+    data = {"pixel_values": element(data=torch.zeros(1), field=field())}
+    if item.modality != "audio":
+        grid = torch.zeros(3, dtype=torch.int64)
+        data["image_grid_thw"] = element(data=grid, field=field(keep_on_cpu=True))
+    mask = None if item.is_embed is None else torch.tensor(item.is_embed, dtype=torch.bool)
+    return release.MultiModalFeatureSpec(
+        data=release.MultiModalKwargsItem(data),
+        modality=item.modality,
+        identifier=item.identifier,
+        mm_position=release.PlaceholderRange(offset=item.offset, length=item.length, is_embed=mask),
+    )
+
+
+def _payload_kind(data: Any) -> str:
+    """What a worker is sent for an item, in the words of a recording."""
+    if data is None:
+        return "none"
+    if not data:
+        return "empty"
+    return "full" if "pixel_values" in data else "metadata"

@@ -1,0 +1,116 @@
+"""What the real scheduler reads of its settings, made of the release's own small config classes and of stand-ins for the rest.
+
+`Scheduler` only reads attributes. A stand-in answers None for what it was not given, which switches the feature behind it off.
+"""
+
+from __future__ import annotations
+
+from inspect import signature
+from typing import Any
+
+import torch
+
+from epdsim.sut.schedule_records import RecordedConfig
+
+MODALITIES = ("image", "video", "audio")
+
+
+class StandIn:
+    """Attributes as given, None for all others."""
+
+    def __init__(self, **attributes: object) -> None:
+        self.__dict__.update(attributes)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return None
+
+
+def engine_settings(release: Any, config: RecordedConfig) -> StandIn:
+    """What stands for `VllmConfig`."""
+    model = StandIn(
+        uses_mrope=config.uses_mrope,
+        is_encoder_decoder=False,
+        max_model_len=config.max_model_len,
+        runner_type="generate",
+        is_diffusion=False,
+        supports_multimodal_inputs=True,
+        get_multimodal_config=lambda: StandIn(mm_processor_cache_gb=0, enable_mm_embeds=False),
+    )
+    return StandIn(
+        model_config=model,
+        scheduler_config=_scheduler_config(release, config),
+        cache_config=_cache_config(release, config),
+        parallel_config=release.ParallelConfig(),
+        observability_config=release.ObservabilityConfig(),
+        num_speculative_tokens=0,
+        num_lookahead_tokens=0,
+        num_prefill_lookahead_tokens=0,
+        num_hash_lookahead_tokens=0,
+        max_in_flight_tokens=4 * config.max_num_batched_tokens,
+        max_concurrent_batches=2 if config.async_scheduling else 1,
+        use_v2_model_runner=config.model_runner == "v2",
+        is_mm_encoder_only=False,
+        aux_output_config=StandIn(enabled=False),
+        ec_manager_config=StandIn(get_encoder_cache_manager_obj=lambda: None),
+    )
+
+
+def _scheduler_config(release: Any, config: RecordedConfig) -> Any:
+    wanted = {
+        "max_num_batched_tokens": config.max_num_batched_tokens,
+        "max_num_seqs": config.max_num_seqs,
+        "max_model_len": config.max_model_len,
+        "enable_chunked_prefill": config.enable_chunked_prefill,
+        "policy": config.policy,
+        "async_scheduling": config.async_scheduling,
+        "disable_chunked_mm_input": config.disable_chunked_mm_input,
+        "scheduler_reserve_full_isl": config.scheduler_reserve_full_isl,
+        "long_prefill_token_threshold": config.long_prefill_token_threshold,
+        "long_prefill_token_threshold_adaptive": False,
+        "is_encoder_decoder": False,
+        "watermark": 0.0,
+    }
+    known = signature(release.SchedulerConfig).parameters
+    made = release.SchedulerConfig(**{name: value for name, value in wanted.items() if name in known})
+    made.max_num_encoder_input_tokens = config.max_num_encoder_input_tokens
+    made.encoder_cache_size = config.encoder_cache_size
+    return made
+
+
+def _cache_config(release: Any, config: RecordedConfig) -> Any:
+    made = release.CacheConfig(block_size=config.block_size, enable_prefix_caching=config.enable_prefix_caching)
+    made.num_gpu_blocks = config.num_gpu_blocks
+    return made
+
+
+def kv_cache_config(release: Any, config: RecordedConfig) -> Any:
+    """One group of full attention."""
+    spec = release.FullAttentionSpec(block_size=config.block_size, num_kv_heads=1, head_size=1, dtype=torch.float32)
+    return release.KVCacheConfig(
+        num_blocks=config.num_gpu_blocks,
+        kv_cache_tensors=[],
+        kv_cache_groups=[release.KVCacheGroupSpec(["layer"], spec)],
+    )
+
+
+def media_registry(settings: StandIn, max_tokens_per_mm_item: int) -> StandIn:
+    """What stands for the processor registry, of which the scheduler asks the size of the largest item."""
+    info = StandIn(
+        supported_mm_limits=dict.fromkeys(MODALITIES),
+        allowed_mm_limits=dict.fromkeys(MODALITIES, 999),
+        ctx=StandIn(model_config=settings.model_config),
+        get_mm_max_tokens_per_item=lambda *_, **__: dict.fromkeys(MODALITIES, max_tokens_per_mm_item),
+    )
+    return StandIn(create_processor=lambda *_, **__: StandIn(info=info))
+
+
+def structured_output() -> StandIn:
+    """What stands for the manager of grammars, of which there are none."""
+    return StandIn(
+        accept_tokens=lambda *_, **__: True,
+        validate_tokens=lambda _, tokens: tokens,
+        should_advance=lambda *_, **__: False,
+        grammar_init=lambda *_, **__: None,
+    )
