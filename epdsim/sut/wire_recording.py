@@ -25,6 +25,7 @@ from epdsim.core.slots import FeatureTables, Rendered, check_tables, extract_fea
 from epdsim.sut.replay import ReplayCount, ReplayReport
 from epdsim.wire import (
     GenerateRequest,
+    PickleRefusedError,
     blob_size,
     decode_blob,
     encode_blob,
@@ -162,9 +163,15 @@ class _ItemReplay:
 
 
 def _differing_field(line: _Item) -> str:
-    """The first field in which the recorded blob is not the recorded item; nothing when it is none of them."""
+    """The first field in which the recorded blob is not the recorded item; nothing when it is none of them.
+
+    Raises:
+        PickleRefusedError: The blob holds a pickle, which no release writes where its insecure switch is off.
+    """
     try:
-        theirs = item_to_neutral(decode_blob(line.b64))
+        theirs = item_to_neutral(decode_blob(line.b64, "b64"))
+    except PickleRefusedError:
+        raise
     except InputError:
         return ""
     names = [name for name in {**line.item, **theirs} if line.item.get(name) != theirs.get(name)]

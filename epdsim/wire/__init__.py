@@ -5,7 +5,7 @@
 
 from epdsim.wire.base import Fault, OpenModel, WireModel, find_faults, parse, unknown_fields
 from epdsim.wire.codec import blob_size, encode_blob, encode_item, item_size, raw_bytes
-from epdsim.wire.decoding import LIMITS, Limits, decode_blob, decode_item
+from epdsim.wire.decoding import LIMITS, Limits, PickleRefusedError, decode_blob, decode_item
 from epdsim.wire.derender import (
     DerenderChatRequest,
     DerenderChatStreamRequest,
@@ -89,6 +89,7 @@ __all__ = [
     "NixlHandle",
     "NixlWish",
     "OpenModel",
+    "PickleRefusedError",
     "PlaceholderRangeInfo",
     "ReasoningParserKwargs",
     "RenderOptions",

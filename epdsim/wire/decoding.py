@@ -47,6 +47,10 @@ class Limits:
 LIMITS = Limits()
 
 
+class PickleRefusedError(InputError):
+    """A blob holds a pickle: loading one runs whatever its author wrote."""
+
+
 @dataclass(frozen=True, slots=True)
 class _ForeignExtension:
     """An extension that is not raw data; kept by its code only."""
@@ -123,6 +127,13 @@ def _named(value: object) -> str:
     return next((name for kind, name in kinds if isinstance(value, kind)), "something else")
 
 
+def _misfit(place: str, rule: str, value: object) -> InputError:
+    """The error for something that stands where it must not."""
+    if isinstance(value, _ForeignExtension) and value.code in _PICKLES:
+        return PickleRefusedError(place, f"{rule}, this is {_named(value)}", "pickles are never loaded")
+    return InputError(place, f"{rule}, this is {_named(value)}")
+
+
 def _name(key: object, place: str) -> str:
     if not isinstance(key, str):
         raise InputError(f"{place} has a field named {key!r}", f"a field's name is text, this is {_named(key)}")
@@ -148,8 +159,7 @@ def _nested(value: object, place: str, depth: int) -> FieldData:
     if isinstance(value, (int, float)):
         return value
     if not isinstance(value, list):
-        remedy = "pickles are never loaded" if isinstance(value, _ForeignExtension) and value.code in _PICKLES else ""
-        raise InputError(place, f"its data are tensors, numbers and lists of them, this is {_named(value)}", remedy)
+        raise _misfit(place, "its data are tensors, numbers and lists of them", value)
     parts = cast("list[object]", value)
     if parts and isinstance(parts[0], str):
         return _tensor(parts, place)
@@ -172,10 +182,7 @@ def _tensor(parts: list[object], place: str) -> TensorHandle:
     if not isinstance(data, memoryview):
         if isinstance(data, int):
             raise InputError(f"{place} refers to buffer {data}", "a blob has its data inside")
-        remedy = "pickles are never loaded" if isinstance(data, _ForeignExtension) and data.code in _PICKLES else ""
-        raise InputError(
-            place, f"the data of a tensor is the extension {RAW_EXTENSION}, this is {_named(data)}", remedy
-        )
+        raise _misfit(place, f"the data of a tensor is the extension {RAW_EXTENSION}", data)
     if data.nbytes != ITEM_BYTES[dtype] * prod(sizes):
         raise InputError(
             f"{place} has {data.nbytes} bytes",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 import shutil
@@ -9,10 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from epdsim.core.errors import InputError
 from epdsim.sut.wire_recording import replay_wire
+from epdsim.wire import PickleRefusedError
 
 GRID = {
     "data": {"dtype": "int64", "shape": [1], "hex": "01" + "00" * 7},
@@ -195,6 +198,18 @@ def test_damage_is_told_with_file_and_line(tmp_path: Path, damage: Callable[[Pat
     with pytest.raises(InputError, match=said) as caught:
         replay_wire(tmp_path)
     assert str(tmp_path) in str(caught.value)
+
+
+def test_a_blob_with_a_pickle_in_it_is_refused_and_not_loaded(tmp_path: Path):
+    spec = {
+        "pixel_values": {"data": msgspec.msgpack.Ext(2, b"cos\nsystem\n"), "field": ["batched", {"keep_on_cpu": True}]}
+    }
+    blob = base64.b64encode(msgspec.msgpack.encode(spec)).decode()
+    folder = write(tmp_path, items=[ITEMS[0] | {"b64": blob}])
+    with pytest.raises(
+        PickleRefusedError, match=r"items\.jsonl\.gz, line 1: b64: field 'pixel_values': .* pickles are never loaded"
+    ):
+        replay_wire(folder)
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path):
