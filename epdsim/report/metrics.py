@@ -1,7 +1,7 @@
 """Figures of a run, taken from its events alone.
 
-Warm-up requests fill caches: they stand in the books, and in no other figure. Figures of whole steps (broadcast, busy time) count
-from the arrival of the first request that is measured.
+Warm-up requests fill caches: they stand in the books, and in no other figure. What is no single request's (steps, broadcasts, loads
+of embeddings) counts from the arrival of the first request that is measured.
 """
 
 from __future__ import annotations
@@ -187,7 +187,8 @@ class MetricsSink:
         self._flights[event.request_id] = _Flight(event.time_ms, event.slo_class)
 
     def _is_warm_up(self, request_id: str) -> bool:
-        return self._flights[request_id].slo_class == WARM_UP
+        flight = self._flights.get(request_id)
+        return flight is not None and flight.slo_class == WARM_UP
 
     def _rendered(self, event: Rendered) -> None:
         if self._is_warm_up(event.request_id):
@@ -202,9 +203,12 @@ class MetricsSink:
         self._totals.by_payload.update(event.body_bytes_by_payload)
 
     def _encoded(self, event: EncodeFinished) -> None:
-        self._totals.counts["encoded_items"] += len(event.mm_hashes)
+        if not self._is_warm_up(event.request_id):
+            self._totals.counts["encoded_items"] += len(event.mm_hashes)
 
     def _ec_loaded(self, event: EcLoaded) -> None:
+        if self._start_ms < 0:
+            return
         self._totals.counts["ec_loads"] += 1
         self._totals.counts["ec_bytes"] += event.embedding_bytes
 
@@ -213,8 +217,9 @@ class MetricsSink:
             self._totals.counts["prompt_tokens"] += event.num_prompt_tokens
             self._totals.counts["prefix_hit_tokens"] += event.num_computed_tokens
 
-    def _preempted(self, _event: Preempted) -> None:
-        self._totals.counts["preemptions"] += 1
+    def _preempted(self, event: Preempted) -> None:
+        if not self._is_warm_up(event.request_id):
+            self._totals.counts["preemptions"] += 1
 
     def _step(self, event: StepFinished) -> None:
         if self._start_ms < 0:
@@ -227,7 +232,8 @@ class MetricsSink:
         totals.busy_ms[event.instance] += event.duration_ms
 
     def _kv(self, event: KvTransferred) -> None:
-        self._totals.counts["kv_bytes"] += event.kv_bytes
+        if not self._is_warm_up(event.request_id):
+            self._totals.counts["kv_bytes"] += event.kv_bytes
 
     def _first_token(self, event: FirstToken) -> None:
         flight = self._flights[event.request_id]
@@ -259,7 +265,7 @@ class MetricsSink:
             failed=counts["failed"],
             refused=counts["refused"],
             unfinished=len(self._flights),
-            duration_ms=max(0.0, self._end_ms - self._start_ms),
+            duration_ms=self._end_ms - self._start_ms if self._start_ms >= 0 else 0.0,
             ttft_ms=Distribution.of(self._ttft_ms),
             tpot_ms=Distribution.of(self._tpot_ms),
             e2e_ms=Distribution.of(self._e2e_ms),

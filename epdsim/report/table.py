@@ -27,8 +27,9 @@ def millis(value: float) -> str:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console that does not fold tables to 80 columns where nobody's terminal says so."""
-    return Console(stderr=stderr, highlight=False, width=None if sys.stdout.isatty() else 150)
+    """A console that does not fold tables to 80 columns where nobody's terminal says so, and takes text as it is."""
+    width = None if sys.stdout.isatty() else 150
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> None:

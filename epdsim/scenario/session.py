@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from rich.console import Console
+from rich.text import Text
 
 from epdsim.core.errors import InputError
 from epdsim.cost.profile import load_profile
@@ -79,7 +80,7 @@ class _Progress:
 
     def _show(self, time_ms: float) -> None:
         where = f"run {self._index} of {self._num_runs}" + (f" ({self._told})" if self._told else "")
-        self._status.update(f"{where}: {self._ended:,} requests done, simulated {millis(time_ms)}")
+        self._status.update(Text(f"{where}: {self._ended:,} requests done, simulated {millis(time_ms)}"))
 
     def __enter__(self) -> _Progress:
         self._status.start()

@@ -1,0 +1,50 @@
+"""How figures are written for people."""
+
+from __future__ import annotations
+
+import pytest
+
+from epdsim.events import RequestArrived, RequestFailed
+from epdsim.report.metrics import MetricsSink
+from epdsim.report.table import millis, nbytes, print_table, summary_rows
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (15_482_880, "15.5 MB"), (4.05e8, "405 MB"), (1.82e9, "1.82 GB"), (3e12, "3 TB")],
+)  # fmt: skip
+def test_bytes_have_decimal_units_and_three_digits(count, text):
+    assert nbytes(count) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.04, "0.0 ms"), (9999.9, "9,999.9 ms"), (10_000, "10.0 s"), (3.6e6, "3,600.0 s")]
+)
+def test_milliseconds_become_seconds_from_ten_of_them_on(value, text):
+    assert millis(value) == text
+
+
+def test_columns_of_figures_stand_right_and_text_left(capsys):
+    print_table("title", ["name", "figure"], [["a", "1"], ["long name", "1,000"]], "caption")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].strip() == "title"
+    assert lines[-1].strip() == "caption"
+    assert "│ a         │      1 │" in lines
+    assert "│ long name │  1,000 │" in lines
+
+
+def test_markup_in_a_name_is_shown_and_not_obeyed(capsys):
+    print_table("[bold]title[/bold]", ["[red]name"], [["[i]x"]])
+    printed = capsys.readouterr().out
+    assert "[red]name" in printed
+    assert "[i]x" in printed
+
+
+def test_a_summary_tells_the_books_first_and_reasons_last():
+    sink = MetricsSink()
+    sink(RequestArrived(0.0, "o", "r", 1))
+    sink(RequestFailed(1.0, "o", "r", "too long", refused=True))
+    rows = summary_rows(sink.result())
+    assert rows[0] == ("requests", "1 = 0 completed + 0 failed + 1 refused + 0 unfinished")
+    assert rows[-1] == ("not served", "1 x too long")
+    assert not {"TTFT", "media items", "EC loads"} & {label for label, _ in rows}
