@@ -1,0 +1,137 @@
+"""From a file to runs: axes, points, settings of keys, and errors with their place."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epdsim.core.errors import InputError
+from epdsim.scenario.loader import put
+from epdsim.scenario.runner import build_point
+from epdsim.scenario.yaml_file import YamlFile
+
+AXES = {
+    "images": "workload.requests.0.parts.1.count",
+    "hop": "costs.hop_ms",
+    "where": {"together": {}, "apart": {"fleet.topology": "e+pd", "fleet.encode.count": 2}},
+}
+
+
+def file_of(data):
+    return YamlFile(Path("file.yaml"), data, {})
+
+
+def get(data, key):
+    for part in key.split("."):
+        data = data[int(part)] if isinstance(data, list) else data[part]
+    return data
+
+
+def test_without_axes_there_is_one_run_of_the_file_as_it_stands(scenario):
+    loaded = scenario()
+    assert loaded.points == ({},)
+    assert loaded.at({}) == loaded.spec
+
+
+def test_a_block_is_the_product_of_its_lists_and_blocks_follow_each_other(scenario):
+    loaded = scenario(axes=AXES, runs=[{"images": [1, 2], "hop": [0, 5]}, {"where": ["apart"]}])
+    assert loaded.points == (
+        {"images": 1, "hop": 0},
+        {"images": 1, "hop": 5},
+        {"images": 2, "hop": 0},
+        {"images": 2, "hop": 5},
+        {"where": "apart"},
+    )
+
+
+def test_a_point_is_the_file_with_its_settings_and_leaves_the_file_alone(scenario):
+    loaded = scenario(axes=AXES, runs=[{"images": [7], "where": ["apart", "together"]}])
+    before = copy.deepcopy(loaded.file.data)
+    apart, together = (loaded.at(point) for point in loaded.points)
+    assert apart.workload.requests[0].parts[1].count == together.workload.requests[0].parts[1].count == 7
+    assert (apart.fleet.topology, apart.fleet.encode.count) == ("e+pd", 2)
+    assert (together.fleet.topology, together.fleet.encode.count) == ("aggregated", 1)
+    assert loaded.file.data == before
+    assert loaded.at({"images": 7}, {"costs.hop_ms": 9}).costs.hop_ms == 9
+
+
+def test_a_wrong_value_of_an_axis_is_found_when_the_file_is_loaded(scenario):
+    with pytest.raises(InputError, match=r"key 'workload.requests.0.parts.1.count'.*: 0: "):
+        scenario(axes=AXES, runs=[{"images": [1, 0]}])
+
+
+def test_overrides_come_in_order_and_before_the_axes(scenario):
+    loaded = scenario("costs.hop_ms=1", "costs.hop_ms=2", axes=AXES, runs=[{"images": [1]}, {"hop": [3]}])
+    assert loaded.spec.costs.hop_ms == 2
+    assert [loaded.at(point).costs.hop_ms for point in loaded.points] == [2, 3]
+
+
+def test_two_places_that_share_an_alias_can_differ(scenario):
+    loaded = scenario(fleet={"topology": "p+d", "prefill": (pool := {"count": 2}), "decode": pool})
+    text = loaded.file.path.read_text(encoding="utf-8")
+    assert "&id001" in text
+    changed = loaded.at({}, {"fleet.decode.count": 5})
+    assert (changed.fleet.prefill.count, changed.fleet.decode.count) == (2, 5)
+
+
+NAMES = st.sampled_from(["a", "b", "c"])
+TREES = st.recursive(
+    st.integers() | st.none(), lambda inner: st.dictionaries(NAMES, inner) | st.lists(inner, max_size=3)
+)
+
+
+@given(
+    st.dictionaries(NAMES, TREES, min_size=1),
+    st.lists(NAMES | st.integers(0, 4).map(str), min_size=1, max_size=4),
+    st.integers(),
+)
+def test_what_is_put_is_found_there_and_nothing_else_changes(data, path, value):
+    key, before = ".".join(path), copy.deepcopy(data)
+    try:
+        put(data, key, value, file_of(data))
+    except InputError:
+        return
+    assert get(data, key) == value
+    changed = [name for name in data if name != path[0] and data[name] != before.get(name)]
+    assert not changed
+    assert set(before) <= set(data)
+
+
+def test_put_makes_mappings_on_the_way_and_reaches_into_lists():
+    data = {"list": [{"x": 1}, None]}
+    put(data, "new.deep.key", 1, file_of(data))
+    put(data, "list.0.x", 2, file_of(data))
+    put(data, "list.1", 3, file_of(data))
+    assert data == {"list": [{"x": 2}, 3], "new": {"deep": {"key": 1}}}
+
+
+def test_put_finds_keys_that_are_numbers():
+    data = {"values": {1: 0.5, 2: 0.5}}
+    put(data, "values.2", 0, file_of(data))
+    assert data == {"values": {1: 0.5, 2: 0}}
+
+
+@pytest.mark.parametrize("key", ["list.2", "list.x", "list.-1", "list.0.x.y", "scalar.x", "list.2.x", "empty.x"])
+def test_put_refuses_a_way_that_leads_nowhere(key):
+    data = {"list": [{"x": 1}], "scalar": 3, "empty": None}
+    with pytest.raises(InputError, match="it leads nowhere"):
+        put(data, key, 1, file_of(data))
+
+
+@pytest.mark.parametrize(
+    ("more", "place"),
+    [
+        ({"family": "none"}, "line 2, key 'family'"),
+        ({"family_options": {"none": 1}}, "key 'family_options'"),
+        ({"fleet": {"dialect": "vllm-0.1"}}, "key 'fleet.dialect'"),
+    ],
+)
+def test_what_only_building_finds_has_its_place_too(scenario, more, place):
+    loaded = scenario(**more)
+    with pytest.raises(InputError) as refused:
+        build_point(loaded, {}, 0)
+    assert place in str(refused.value)
