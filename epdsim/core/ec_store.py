@@ -1,8 +1,8 @@
 """The store through which encoders hand embeddings to prefill (vLLM's EC connector), as pure bookkeeping.
 
 An entry is *reserved* when an encode of it starts, *ready* when its bytes are complete, and *gone* once evicted. Only ready entries
-are announced (property EC-READY). Eviction is least recently used, by bytes, and never takes an entry that is not ready or that somebody
-has pinned: a handle that was given out stays good until its lease is returned.
+are announced (property EC-READY). Eviction is least recently used, by bytes, and never takes an entry that is not ready or that
+somebody has pinned: a handle that was given out stays good until its lease is returned.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ class EcStore:
         self._entries.move_to_end(identifier)
         evicted: list[str] = []
         while self.capacity_bytes is not None and self.used_bytes > self.capacity_bytes:
-            evictable = (key for key, entry in self._entries.items() if entry.is_ready and not entry.pins and key != identifier)
+            evictable = (
+                key for key, entry in self._entries.items() if entry.is_ready and not entry.pins and key != identifier
+            )
             victim = next(evictable, None)
             if victim is None:
                 break

@@ -29,9 +29,14 @@ def test_events_survive_a_file(tmp_path: Path, name: str) -> None:
 def test_a_failed_run_leaves_no_file_and_keeps_an_older_one(tmp_path: Path) -> None:
     path = tmp_path / "run.ndjson"
     path.write_text("older\n")
-    with pytest.raises(RuntimeError), NdjsonWriter(path) as write:
-        write(EVENTS[0])
-        raise RuntimeError
+
+    def run() -> None:
+        with NdjsonWriter(path) as write:
+            write(EVENTS[0])
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        run()
     assert path.read_text() == "older\n"
     assert [entry.name for entry in tmp_path.iterdir()] == ["run.ndjson"]
 
