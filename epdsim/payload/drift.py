@@ -33,7 +33,9 @@ def probe_plans(chunk_bytes: int) -> list[StepPlan]:
 def host_drift(
     measured: Sequence[MeasuredCell], readers: int, now_ms: Sequence[float], chunk_bytes: int
 ) -> dict[Way, float]:
-    """How many times as long as then each probe takes now; a way whose probe was not measured then is left out.
+    """How many times as long each probe takes now as its calibration fits; a way whose probe was not measured then is left out.
+
+    The fitted time stands for then, not the probe's own median: it rests on all that was measured, and predictions rest on it.
 
     Args:
         measured: Of the calibration's record.
@@ -42,7 +44,7 @@ def host_drift(
         chunk_bytes: Of the ring.
     """
     then_ms: Mapping[tuple[int, int, int], float] = {
-        (cell.readers, cell.message_bytes, cell.num_unique_tensors): cell.median_ms for cell in measured
+        (cell.readers, cell.message_bytes, cell.num_unique_tensors): cell.predicted_ms for cell in measured
     }
     drifts: dict[Way, float] = {}
     for plan, time_ms in zip(probe_plans(chunk_bytes), now_ms, strict=True):

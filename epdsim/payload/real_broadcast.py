@@ -67,6 +67,11 @@ class PlanBroadcast:
         """Whether the predicted time lies between the shortest and the longest real one."""
         return self.times_ms[0] <= self.predicted_ms <= self.times_ms[-1]
 
+    @property
+    def is_profile_within_spread(self) -> bool:
+        """The same for the profile alone, without the host's drift."""
+        return self.times_ms[0] <= self.profile_ms <= self.times_ms[-1]
+
 
 @dataclass(frozen=True, slots=True)
 class RealBroadcastReport:

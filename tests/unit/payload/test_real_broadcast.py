@@ -49,6 +49,8 @@ def test_times_are_told_beside_the_prediction(report):
         assert one.times_ms[0] <= one.median_ms <= one.times_ms[-1]
     judged = [replace(report.plans[0], predicted_ms=ms).is_within_spread for ms in (0, report.plans[0].median_ms, 1e9)]
     assert judged == [False, True, False]
+    assert replace(report.plans[0], predicted_ms=0, profile_ms=report.plans[0].median_ms).is_profile_within_spread
+    assert not replace(report.plans[0], profile_ms=0).is_profile_within_spread
     assert 0 <= report.num_within_spread <= len(report.plans)
 
 
@@ -64,7 +66,7 @@ def test_probes_tell_how_fast_the_host_is_compared_with_its_calibration(plans):
 
     def cells(readers, *times_ms):
         return [
-            MeasuredCell(readers, size.total_bytes, size.num_unique_tensors, size.num_items, 9, ms, ms, ms, ms)
+            MeasuredCell(readers, size.total_bytes, size.num_unique_tensors, size.num_items, 9, 1.0, 1.0, 1.0, ms)
             for size, ms in zip(sizes, times_ms, strict=True)
         ]
 
