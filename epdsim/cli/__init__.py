@@ -10,6 +10,7 @@ import typer
 
 from epdsim import __version__
 from epdsim.cli.calibrate import calibrate
+from epdsim.cli.record import record
 from epdsim.cli.replay import replay
 from epdsim.cli.run import run
 from epdsim.core.errors import EpdsimError
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command()(replay)
+app.command()(record)
 app.command()(calibrate)
 
 

@@ -1,4 +1,4 @@
-"""`epdsim replay`: compare the model with what was recorded."""
+"""`epdsim replay`: compare the model with what was recorded, or with a real system live."""
 
 from __future__ import annotations
 
@@ -7,17 +7,34 @@ from typing import Annotated
 
 import typer
 
+from epdsim.cli.live import LiveOption, ModesOption, SeedsOption, mode_names, seed_range
+
 
 def replay(
     what: Annotated[
-        Path, typer.Argument(help="A wire recording (folder) or a schedule recording (JSON lines).", metavar="WHAT")
-    ],
+        Path | None,
+        typer.Argument(help="A wire recording (folder) or a schedule recording (JSON lines).", metavar="[WHAT]"),
+    ] = None,
+    live: LiveOption = None,
+    seeds: SeedsOption = "0:25",
+    modes: ModesOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
 ) -> None:
-    """Replay a recording against the model.
+    """Replay a recording, or with --live random workloads, against the model; exit 1 at a difference."""
+    from epdsim.core.errors import InputError
 
-    The exit code is 1 when something differs; the first difference is told.
-    """
+    if (what is None) == (live is None):
+        given = "no recording and no live system" if what is None else f"{what} and --live {live}"
+        raise InputError(given, "replay takes a recording or --live SYSTEM", "give one of the two")
+    is_equal = (
+        _replay_recording(what, as_json=as_json)
+        if what is not None
+        else _replay_live(live or "", seeds, modes, as_json)
+    )
+    raise typer.Exit(0 if is_equal else 1)
+
+
+def _replay_recording(what: Path, *, as_json: bool) -> bool:
     import dataclasses
     import json
 
@@ -32,4 +49,37 @@ def replay(
         print_table(f"{report.recording}: {report.release}", ["compared", "equal"], rows)
         for line in (*report.notes, *report.first_difference):
             typer.echo(line)
-    raise typer.Exit(0 if report.is_equal else 1)
+    return report.is_equal
+
+
+def _replay_live(live: str, seeds: str, modes: str | None, as_json: bool) -> bool:
+    import dataclasses
+    import json
+
+    from rich.console import Console
+
+    from epdsim.report.table import print_table
+    from epdsim.sut.live import compare_live, live_system
+
+    wanted, names = seed_range(seeds), mode_names(modes)
+    with Console(stderr=True).status(f"importing {live}") as status:
+        report = compare_live(
+            live_system(live),
+            names,
+            wanted,
+            progress=lambda done, total: status.update(f"workload {done + 1} of {total}"),
+        )
+    if as_json:
+        shown = dataclasses.asdict(report) | {"seeds": [report.seeds.start, report.seeds.stop]}
+        typer.echo(json.dumps(shown, indent=2))
+        return report.is_equal
+    columns = ("workloads", "steps", "preemptions", "explained", "differences")
+    figures = [[getattr(row, column) for column in columns] for row in report.rows]
+    rows = [[row.mode, *(f"{figure:,}" for figure in line)] for row, line in zip(report.rows, figures, strict=True)]
+    rows.append(["all", *(f"{sum(column):,}" for column in zip(*figures, strict=True))])
+    print_table(f"the model and {report.system}, seeds {seeds}", ["mode", *columns], rows)
+    for name, count in report.explained.items():
+        typer.echo(f"{name}: {count} workloads")
+    for line in report.first_difference:
+        typer.echo(line)
+    return report.is_equal

@@ -10,8 +10,9 @@ import gzip
 import os
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -103,25 +104,47 @@ def read_schedules(path: Path) -> Iterator[tuple[int, RecordedWorkload]]:
         raise InputError(f"{path}, line {line + 1}", f"it cannot be read ({error})", "fetch the file again") from error
 
 
-def write_schedules(path: Path, workloads: Iterable[RecordedWorkload]) -> None:
-    """Write a recording, gzipped when the name ends in `.gz`; nothing is left when it fails half-way.
+def check_writable(path: Path) -> None:
+    """See that a recording can go there, before anything is recorded.
 
     Raises:
-        InputError: The folder does not exist or cannot be written to; said before the first workload is asked for.
+        InputError: There is no such folder, or the place is a folder.
     """
+    if path.is_dir():
+        raise InputError(str(path), "it is a folder", "name a file in it")
     if not path.parent.is_dir():
         raise InputError(str(path), "its folder does not exist", "create it or choose another place")
+
+
+def write_schedules(path: Path, workloads: Iterable[RecordedWorkload]) -> tuple[int, int]:
+    """Write a recording, gzipped when the name ends in `.gz`; the file is there only when it is whole.
+
+    Returns:
+        Workloads and steps written.
+
+    Raises:
+        InputError: It cannot be written.
+    """
+    check_writable(path)
     encoder = msgspec.json.Encoder()
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    num_workloads = num_steps = 0
     try:
-        with unfinished.open("wb") as raw:
-            # Neither time nor name goes into the archive, so that equal workloads give equal bytes.
-            out = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if path.suffix == ".gz" else raw
-            with out:
-                for workload in workloads:
-                    out.write(encoder.encode(workload) + b"\n")
-        unfinished.replace(path)
+        with part.open("wb") as raw, _stream(path, raw) as out:
+            for workload in workloads:
+                out.write(encoder.encode(workload) + b"\n")
+                num_workloads += 1
+                num_steps += len(workload.steps)
+        part.replace(path)
     except OSError as error:
         raise InputError(str(path), f"it cannot be written ({error.strerror})", "choose another place") from error
     finally:
-        unfinished.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
+    return num_workloads, num_steps
+
+
+def _stream(path: Path, raw: BinaryIO) -> AbstractContextManager[BinaryIO | gzip.GzipFile]:
+    if path.suffix != ".gz":
+        return nullcontext(raw)
+    # Neither time nor name goes into the archive, so that equal workloads give equal bytes.
+    return gzip.GzipFile("", "wb", fileobj=raw, mtime=0)

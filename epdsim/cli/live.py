@@ -1,0 +1,51 @@
+"""Options that `epdsim replay` and `epdsim record` share for a live system."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+LiveOption = Annotated[
+    str | None, typer.Option("--live", help="A real system in this environment: vllm.", metavar="SYSTEM")
+]
+SeedsOption = Annotated[
+    str, typer.Option("--seeds", help="Seeds of the random workloads, A up to B - 1.", metavar="A:B")
+]
+ModesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--modes", help="Modes, separated by commas, for example v1,v2-async-prio; all without.", metavar="MODES"
+    ),
+]
+
+
+def seed_range(text: str) -> range:
+    """The seeds that `A:B` names.
+
+    Raises:
+        InputError: It is of another form, or names none.
+    """
+    from epdsim.core.errors import InputError
+
+    first, _, last = text.partition(":")
+    if not (first.isdecimal() and last.isdecimal()) or int(first) >= int(last):
+        raise InputError(f"--seeds {text!r}", "it is A:B with 0 <= A < B", "give for example 0:25")
+    return range(int(first), int(last))
+
+
+def mode_names(text: str | None) -> tuple[str, ...]:
+    """The modes that are named, all when none are.
+
+    Raises:
+        InputError: One is unknown.
+    """
+    from epdsim.sut.schedule_workloads import ANY, MODES, parse_mode
+
+    if text is None:
+        return MODES
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    for name in names:
+        if name != ANY:
+            parse_mode(name)
+    return names

@@ -1,0 +1,62 @@
+"""The model beside the vLLM that is installed: skipped where there is none (make vllm installs it)."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from epdsim.sut.live import LiveSystem, compare_live, live_system, record_live
+from epdsim.sut.schedule_play import Play
+from epdsim.sut.schedule_records import read_schedules, write_schedules
+from epdsim.sut.schedule_workloads import MODES
+
+OWN = Path(__file__).parents[1] / "known_answers" / "schedules-vllm-0.32.0.jsonl.gz"
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("vllm") is None, reason="vllm is not installed in this environment: make vllm"
+)
+
+
+@pytest.fixture(scope="module")
+def vllm() -> LiveSystem:
+    return live_system("vllm")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_release_decides_as_the_model(vllm: LiveSystem, mode: str) -> None:
+    report = compare_live(vllm, [mode], range(2))
+    assert report.first_difference == ()
+    assert report.is_equal
+    assert report.rows[0].workloads == 2
+
+
+def test_a_changed_rule_is_seen(vllm: LiveSystem) -> None:
+    """The comparison is sharp: a release that answers for another one is not equal."""
+    older = LiveSystem("vllm", "0.28.0", vllm.play)
+    report = compare_live(older, ["v2"], range(10))
+    assert not report.is_equal
+    assert "field new" in report.first_difference[0]  # payloads that 0.28 did not strip
+
+
+def test_a_recording_is_made_again_byte_for_byte(vllm: LiveSystem, tmp_path: Path) -> None:
+    for name in ("one.jsonl.gz", "two.jsonl.gz"):
+        write_schedules(tmp_path / name, record_live(vllm, ["v1-hash", "v2-async-ecc"], range(2)))
+    assert (tmp_path / "one.jsonl.gz").read_bytes() == (tmp_path / "two.jsonl.gz").read_bytes()
+
+
+@pytest.mark.parametrize("number", range(0, 120, 12))
+def test_recorded_tokens_give_the_recorded_schedule(vllm: LiveSystem, number: int) -> None:
+    """What was recorded before is decided again, with nothing but the recorded tokens handed in."""
+    line = gzip.decompress(OWN.read_bytes()).splitlines()[number]
+    recorded = next(workload for place, workload in read_schedules(OWN) if place == number + 1)
+    if recorded.config.vllm != vllm.release:
+        pytest.skip(f"recorded from {recorded.config.vllm}, installed is {vllm.release}")
+    play: Play = vllm.play(recorded)
+    steps = [
+        play.step(at, lambda name, at=at: recorded.steps[at]["sampled"][name]) for at in range(len(recorded.steps))
+    ]
+    assert json.dumps(steps) == json.dumps(json.loads(line)["steps"])
