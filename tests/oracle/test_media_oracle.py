@@ -58,6 +58,7 @@ class Case:
         text: The prompt that holds one item.
         embed: Token that takes an embedding.
         longest: Largest side in pixels, or seconds of sound.
+        shortest: Smallest side in pixels.
         overrides: Constants of the family.
         renamed: Fields whose names differ, ours to transformers'.
         batched: Fields with a leading dimension of one item in transformers' answer.
@@ -69,6 +70,7 @@ class Case:
     text: str
     embed: str
     longest: float
+    shortest: int = 1
     overrides: dict = field(default_factory=dict)
     renamed: dict = field(default_factory=dict)
     batched: tuple = ()
@@ -177,7 +179,7 @@ PICTURES = {
         renamed={"pixel_values_flat": "pixel_values"},
         added=("image_num_patches", "image_token_id"),
     ),
-    "llava-1.5": Case("llava-1.5-7b", llava, "<image>", "<image>", 300, batched=("pixel_values",)),
+    "llava-1.5": Case("llava-1.5-7b", llava, "<image>", "<image>", 300, 30, batched=("pixel_values",)),
     "pixtral": Case(
         "pixtral-12b", pixtral, "[IMG]", "[IMG]", 2400, overrides={"mistral_format": False}, batched=("pixel_values",)
     ),
@@ -194,7 +196,9 @@ PICTURES = {
 AUDIO = ("<audio>", "<audio>")
 SHORT, FULL = 5, 30
 SOUNDS = {
-    f"{name}, window of {window_s} s": Case(f"{name}-7b", build(window_s), *texts, window_s * 1.2, {constant: window_s})
+    f"{name}, window of {window_s} s": Case(
+        f"{name}-7b", build(window_s), *texts, window_s * 1.2, overrides={constant: window_s}
+    )
     for name, build, texts, constant in (
         ("qwen2-audio", qwen2_audio, ("<|AUDIO|>", "<|AUDIO|>"), "window_s"),
         ("qwen2.5-omni", partial(omni, tf.Qwen2_5OmniProcessor, 14), AUDIO, "audio_window_s"),
@@ -239,8 +243,17 @@ def assert_same_field(case, name, handle, found):
         assert handle.flat_values() == theirs.flatten().tolist(), name
 
 
-def random_side(rng, longest):
-    return int(longest ** rng.uniform(0, 1))
+def random_side(rng, longest, shortest=1):
+    return int(shortest * (longest / shortest) ** rng.uniform(0, 1))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Pictures are small: threads would cost more than they give."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("case", PICTURES.values(), ids=PICTURES)
@@ -248,7 +261,7 @@ def test_pictures(case):
     rng, processor, layout = random.Random(case.name), case.build(), case.family.image
     taken = 0
     for _ in range(SIZES):
-        height, width = random_side(rng, case.longest), random_side(rng, case.longest)
+        height, width = (random_side(rng, case.longest, case.shortest) for _ in "hw")
         theirs = outcome(case, processor, images=[Image.new("RGB", (width, height))])
         media = ours(layout, height, width)
         assert (media is None) == (theirs is None), f"{height} x {width}"
