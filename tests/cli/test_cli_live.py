@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
-import sys
 
 import pytest
 
+from epdsim.cli import main
 
-def epdsim(*words, cwd):
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", "from epdsim.cli import main; main()", *words],
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": "100"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=250,
-    )
+
+@pytest.fixture
+def epdsim(monkeypatch, capsys, tmp_path):
+    """Exit code, stdout and stderr of a command, typed in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(words):
+        monkeypatch.setattr("sys.argv", ["epdsim", *words.split()])
+        with pytest.raises(SystemExit) as left:
+            main()
+        return left.value.code, *capsys.readouterr()
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -39,24 +40,22 @@ def epdsim(*words, cwd):
         ("record -o x.jsonl --live sglang", "live system 'sglang': the only one is vllm"),
     ],
 )
-def test_what_cannot_be_used_is_told_in_one_sentence(tmp_path, words, says):
-    done = epdsim(*words.split(), cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"epdsim: {says}\n")
+def test_what_cannot_be_used_is_told_in_one_sentence(epdsim, tmp_path, words, says):
+    assert epdsim(words) == (2, "", f"epdsim: {says}\n")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unknown_mode_is_told_with_what_there_is(tmp_path):
-    done = epdsim("replay", "--live", "vllm", "--modes", "v1,v3", cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith("epdsim: mode 'v3': ")
-    assert "async" in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_an_unknown_mode_is_told_with_what_there_is(epdsim):
+    code, _, told = epdsim("replay --live vllm --modes v1,v3")
+    assert code == 2
+    assert told.startswith("epdsim: mode 'v3': ")
+    assert "async" in told
+    assert told.count("\n") == 1
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vllm is installed here")
 @pytest.mark.parametrize("words", ["replay --live vllm", "record --live vllm -o x.jsonl.gz"])
-def test_without_vllm_the_way_to_it_is_told(tmp_path, words):
-    done = epdsim(*words.split(), cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "epdsim: vllm: it is not installed in this environment; install it with make vllm\n"
+def test_without_vllm_the_way_to_it_is_told(epdsim, tmp_path, words):
+    says = "epdsim: vllm: it is not installed in this environment; install it with make vllm\n"
+    assert epdsim(words) == (2, "", says)
     assert list(tmp_path.iterdir()) == []

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Iterable, Iterator
 from typing import Any
 
-import torch
-
 from epdsim.sut.schedule_play import Play, Tokens
 from epdsim.sut.schedule_records import RecordedItem, RecordedRequest, RecordedWorkload
 from epdsim.sut.vllm.connectors import ec_connector, kv_connector
@@ -208,11 +206,11 @@ class _OrderedIds(set[str]):
 def _feature(release: Any, item: RecordedItem) -> Any:
     """An item with the fields that recorded ones have: a large one, and (audio aside) a grid that stays on the CPU."""
     element, field = release.MultiModalFieldElem, release.MultiModalBatchedField
-    data = {"pixel_values": element(data=torch.zeros(1), field=field())}
+    data = {"pixel_values": element(data=release.torch.zeros(1), field=field())}
     if item.modality != "audio":
-        grid = torch.zeros(3, dtype=torch.int64)
+        grid = release.torch.zeros(3, dtype=release.torch.int64)
         data["image_grid_thw"] = element(data=grid, field=field(keep_on_cpu=True))
-    mask = None if item.is_embed is None else torch.tensor(item.is_embed, dtype=torch.bool)
+    mask = None if item.is_embed is None else release.torch.tensor(item.is_embed, dtype=release.torch.bool)
     return release.MultiModalFeatureSpec(
         data=release.MultiModalKwargsItem(data),
         modality=item.modality,

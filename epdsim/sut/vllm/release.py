@@ -54,7 +54,7 @@ def load() -> Any:
     """Import the installed release.
 
     Returns:
-        A namespace of the classes that the adapter uses, under their own names, and `version`, for example `"0.32.0"`.
+        A namespace of the classes that the adapter uses, under their own names, `torch`, and `version`, for example `"0.32.0"`.
 
     Raises:
         InputError: There is none, or it cannot be imported.
@@ -73,6 +73,7 @@ def load() -> Any:
                 imported = importlib.import_module(module)
                 for name in names:
                     setattr(release, name, getattr(imported, name))
+            release.torch = importlib.import_module("torch")
             release.version = _version(importlib.import_module("vllm").__version__)
     except (ImportError, AttributeError, OSError, RuntimeError) as error:
         raise InputError("vllm", f"it cannot be imported ({error})", "install 0.32 with make vllm") from error

@@ -8,8 +8,6 @@ from __future__ import annotations
 from inspect import signature
 from typing import Any
 
-import torch
-
 from epdsim.sut.schedule_records import RecordedConfig
 
 MODALITIES = ("image", "video", "audio")
@@ -87,7 +85,9 @@ def _cache_config(release: Any, config: RecordedConfig) -> Any:
 
 def kv_cache_config(release: Any, config: RecordedConfig) -> Any:
     """One group of full attention."""
-    spec = release.FullAttentionSpec(block_size=config.block_size, num_kv_heads=1, head_size=1, dtype=torch.float32)
+    spec = release.FullAttentionSpec(
+        block_size=config.block_size, num_kv_heads=1, head_size=1, dtype=release.torch.float32
+    )
     return release.KVCacheConfig(
         num_blocks=config.num_gpu_blocks,
         kv_cache_tensors=[],
