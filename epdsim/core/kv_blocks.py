@@ -130,6 +130,10 @@ class BlockPool:
         elif found != block:
             self._found[key] = {found: None, block: None}
 
+    def retract(self, block: int) -> None:
+        """Take back that a block can be found: what its key stands for will not be written to it."""
+        self._lose_key(block)
+
     def _lose_key(self, block: int) -> None:
         self.num_lost += 1
         key, self._key_of[block] = self._key_of[block], 0

@@ -200,9 +200,7 @@ class StepDraft:
     def take_back(self, victim: RequestState) -> Sequence[int]:
         """Undo what a running request, preempted after it was scheduled in this step, got; the items it was to encode."""
         request_id = victim.request_id
-        num_tokens = self.num_scheduled.pop(request_id, 0)
-        if not num_tokens:
-            return ()
+        num_tokens = self.num_scheduled.pop(request_id)
         self.tokens += num_tokens
         victim.num_in_flight -= num_tokens
         self.cached = [row for row in self.cached if row.request_id != request_id]

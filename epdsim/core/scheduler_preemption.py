@@ -42,6 +42,25 @@ def leave_entries(engine: EngineState, draft: StepDraft, victim: RequestState, i
     return False
 
 
+def retract_unwritten(engine: EngineState, victim: RequestState, num_tokens: int) -> None:
+    """Hide the victim's blocks that its last `num_tokens` tokens were to fill, which will not be computed in this step."""
+    num_written = (victim.num_computed - num_tokens) // engine.config.block_size
+    for block in victim.blocks[num_written : victim.num_published]:
+        engine.pool.retract(block)
+
+
+def leave_unwritten(engine: EngineState, victim: RequestState, num_tokens: int) -> None:
+    """Leave them findable, so that a later request reads what was never written: vLLM 0.32."""
+    assert engine.pool.num_free >= 0
+    assert victim.num_computed >= num_tokens
+
+
+UNWRITTEN = Rule(
+    "scheduler.unwritten",
+    "A block that a preempted request was to fill in this step cannot be found.",
+    source="KV content on schedules recorded from vLLM 0.32.0 (policy priority); no public report known",
+    ideal=retract_unwritten,
+)
 WITHDRAWN = Rule(
     "scheduler.withdrawn",
     "An encoder run that leaves a step with its preempted request goes over to a request that relies on it, or leaves no entry.",
@@ -63,8 +82,12 @@ def preempt_one(engine: EngineState, draft: StepDraft, index: int) -> tuple[Requ
     """
     victim_index = engine.behaviour.victim(engine.running, engine.config.policy)
     victim = engine.running.pop(victim_index)
-    withdrawn = draft.take_back(victim)
-    is_void = bool(withdrawn) and engine.dialect[WITHDRAWN](engine, draft, victim, withdrawn)
+    is_void = False
+    num_tokens = draft.num_scheduled.get(victim.request_id, 0)
+    if num_tokens:
+        engine.dialect[UNWRITTEN](engine, victim, num_tokens)
+        withdrawn = draft.take_back(victim)
+        is_void = bool(withdrawn) and engine.dialect[WITHDRAWN](engine, draft, victim, withdrawn)
     draft.preempts = True
     preempt(engine, victim)
     return victim, index - (victim_index < index), is_void

@@ -155,6 +155,45 @@ class TestWithdrawnRuns:
         assert set(engine.encoder_cache.users("x")) == {"heir"}
 
 
+class TestUnwrittenBlocks:
+    """A request is preempted in the step that was to fill two of its blocks, and needs them again two steps later.
+
+    The real vLLM 0.32.0 resumes it at 28 tokens, of which it never computed the last four: silently wrong KV content.
+    """
+
+    def resumed_at(self, dialect, runner: str) -> int:
+        config = SchedulerConfig(
+            block_size=4,
+            num_gpu_blocks=11,
+            max_num_batched_tokens=16,
+            max_num_seqs=2,
+            max_model_len=64,
+            policy="priority",
+            model_runner=runner,
+            long_prefill_token_threshold=8,
+        )
+        engine = Scheduler(config, dialect)
+        engine.add_request(Request("slow", TokenPrompt(range(10, 42)), 2, priority=5))
+        engine.update_from_output(engine.schedule())
+        engine.add_request(Request("urgent", TokenPrompt(range(50, 59)), 1, arrival_time=1.0))
+        plans = []
+        for _ in range(3):
+            plans.append(engine.schedule())
+            engine.update_from_output(plans[-1])
+        assert list(plans[1].preempted) == ["slow"]
+        assert dict(plans[1].num_scheduled_tokens) == {"urgent": 1}
+        (row,) = (*plans[2].new, *plans[2].cached)
+        return row.num_computed_tokens
+
+    @pytest.mark.parametrize("runner", ["v1", "v2"])
+    def test_the_ideal_resumes_where_it_had_computed_to(self, runner: str) -> None:
+        assert self.resumed_at(IDEAL, runner) == 24
+
+    @pytest.mark.parametrize("runner", ["v1", "v2"])
+    def test_the_release_finds_a_block_that_was_never_written(self, runner: str) -> None:
+        assert self.resumed_at(named("vllm-0.32"), runner) == 28
+
+
 class TestEqualUrgency:
     """Two requests of equal priority and arrival time, each too large to let the other finish (LIVE-PROG)."""
 
