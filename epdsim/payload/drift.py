@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+import numpy as np
+
 from epdsim.core.plan import StepPlan
 from epdsim.cost.profile import MeasuredCell
 from epdsim.payload.calibrate import single_tensor_plan
@@ -31,25 +33,27 @@ def probe_plans(chunk_bytes: int) -> list[StepPlan]:
 
 
 def host_drift(
-    measured: Sequence[MeasuredCell], readers: int, now_ms: Sequence[float], chunk_bytes: int
+    measured: Sequence[MeasuredCell], readers: int, probes_ms: Sequence[Sequence[float]], chunk_bytes: int
 ) -> dict[Way, float]:
-    """How many times as long each probe takes now as its calibration fits; a way whose probe was not measured then is left out.
+    """By what each way's predictions are to be multiplied now; a way whose probe was not measured then is left out.
 
-    The fitted time stands for then, not the probe's own median: it rests on all that was measured, and predictions rest on it.
+    It is the least correction that the probes ask for: 1 while the time fitted then lies between the quartiles of a probe's times
+    now, else what brings it to the nearer quartile. A probe's median alone would carry its noise into every prediction.
 
     Args:
         measured: Of the calibration's record.
         readers: Ranks now.
-        now_ms: Time of each probe, in the order of `probe_plans`.
+        probes_ms: Times of each probe, in the order of `probe_plans`.
         chunk_bytes: Of the ring.
     """
-    then_ms: Mapping[tuple[int, int, int], float] = {
+    fitted_ms: Mapping[tuple[int, int, int], float] = {
         (cell.readers, cell.message_bytes, cell.num_unique_tensors): cell.predicted_ms for cell in measured
     }
     drifts: dict[Way, float] = {}
-    for plan, time_ms in zip(probe_plans(chunk_bytes), now_ms, strict=True):
+    for plan, times_ms in zip(probe_plans(chunk_bytes), probes_ms, strict=True):
         size = message_size(plan)
-        then = then_ms.get((readers, size.total_bytes, size.num_unique_tensors))
-        if then is not None:
-            drifts[way(size, chunk_bytes)] = time_ms / then
+        then_ms = fitted_ms.get((readers, size.total_bytes, size.num_unique_tensors))
+        if then_ms is not None:
+            low_ms, high_ms = np.quantile(times_ms, (0.25, 0.75)).tolist()
+            drifts[way(size, chunk_bytes)] = min(max(then_ms, low_ms), high_ms) / then_ms
     return drifts

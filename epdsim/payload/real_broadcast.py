@@ -79,8 +79,8 @@ class RealBroadcastReport:
 
     Attributes:
         readers: Ranks.
-        drift: How many times as long as at its calibration the host needs now, by the way that a message goes; empty when nothing
-            is known of then.
+        drift: How many times as long as at its calibration the host needs now, at least, by the way that a message goes; 1 within
+            the noise, empty when nothing is known of then.
         plans: In the order given.
     """
 
@@ -141,7 +141,7 @@ def run_real_broadcast(
     with TpGroup(readers, options, in_band=profile.in_band) as group:
         (timed,) = timed_rounds([group], [*plans, *probes], repeats)
         digested = [group.broadcast(plan) for plan in plans]
-    probes_ms = [median(result.total_ms for result in results) for results in timed[len(plans) :]]
+    probes_ms = [[result.total_ms for result in results] for results in timed[len(plans) :]]
     drift = host_drift(measured, readers, probes_ms, profile.chunk_bytes) if measured else {}
     return RealBroadcastReport(
         readers,

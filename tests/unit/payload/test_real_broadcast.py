@@ -70,10 +70,16 @@ def test_probes_tell_how_fast_the_host_is_compared_with_its_calibration(plans):
             for size, ms in zip(sizes, times_ms, strict=True)
         ]
 
-    assert host_drift(cells(2, 2.0, 4.0, 8.0), 2, (1.0, 4.0, 24.0), PROFILE.chunk_bytes) == {
-        "header": 0.5,
+    now_ms = [[1.0, 1.0, 1.0, 9.0], [1.0, 2.0, 3.0, 4.0, 5.0], [20.0, 24.0, 28.0, 32.0, 36.0]]
+    assert host_drift(cells(2, 2.0, 2.5, 8.0), 2, now_ms, PROFILE.chunk_bytes) == {
+        "header": 1.0,  # the upper quartile is 3
         "ring": 1.0,
-        "socket": 3.0,
+        "socket": 3.0,  # the lower quartile is 24
+    }
+    assert host_drift(cells(2, 6.0, 8.0, 28.0), 2, now_ms, PROFILE.chunk_bytes) == {
+        "header": 0.5,
+        "ring": 0.5,
+        "socket": 1.0,
     }
     sent = [plans.plan([]), plans.plan([plans.feature(0, plans.handle(4096))])]
     report = run_real_broadcast(sent, 2, PROFILE, 3, measured=[*cells(4, 1e9, 1e9, 1e9), *cells(2, 1e-6, 1e6, 1.0)])
