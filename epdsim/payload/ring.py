@@ -13,6 +13,8 @@ afterwards, however the processes end.
 from __future__ import annotations
 
 import mmap
+import os
+import secrets
 import selectors
 import shutil
 import socket
@@ -119,7 +121,8 @@ class RingWriter:
         self._options = options
         ring_bytes = options.num_chunks * options.chunk_bytes
         _check_room(ring_bytes)
-        self._memory = SharedMemory(create=True, size=ring_bytes)
+        # Named after its process, so that whoever looks at what was left behind knows whose it is.
+        self._memory = SharedMemory(f"epdsim-{os.getpid()}-{secrets.token_hex(4)}", create=True, size=ring_bytes)
         self._is_named = True
         self._num_published = 0
         self._num_acknowledged = [0] * num_readers
