@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from epdsim.core.items import MediaFeature
 from epdsim.core.prompt import Prompt
 
+WARM_UP = "warm-up"
+"""Service class of requests that fill caches: served, counted in the books, and left out of every figure."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:

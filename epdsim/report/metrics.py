@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from epdsim.core.request import WARM_UP
 from epdsim.events import (
     Admitted,
     EcLoaded,
@@ -28,9 +29,6 @@ from epdsim.events import (
     RequestFinished,
     StepFinished,
 )
-
-WARM_UP = "warm-up"
-"""Service class of requests that are served, counted in the books, and left out of every latency figure."""
 
 
 @dataclass(frozen=True, slots=True)

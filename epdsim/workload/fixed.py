@@ -9,13 +9,11 @@ from typing import Literal
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from epdsim.core.prompt import TokenRun
+from epdsim.core.request import WARM_UP
 from epdsim.workload.distributions import SizeValue
 from epdsim.workload.request import MediaRef, WorkloadRequest
 from epdsim.workload.specs import SpecModel
 from epdsim.workload.workload import Workload
-
-WARM_UP_CLASS = "warm-up"
-"""`slo_class` of sends that fill caches and are not measured."""
 
 
 class PartSpec(SpecModel):
@@ -165,7 +163,7 @@ class RepeatSpec(_Listed):
                     output_tokens=request.output_tokens,
                     session_id=request.session_id,
                     priority=request.priority,
-                    slo_class=WARM_UP_CLASS if send < self.warmups else request.slo_class,
+                    slo_class=WARM_UP if send < self.warmups else request.slo_class,
                 )
 
     def build(self, base_dir: Path, seed: int) -> Workload:  # noqa: ARG002 - one signature for all kinds

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from epdsim.core.request import WARM_UP
 from epdsim.events import (
     Admitted,
     EcLoaded,
@@ -20,7 +21,7 @@ from epdsim.events import (
     RequestFinished,
     StepFinished,
 )
-from epdsim.report.metrics import WARM_UP, Distribution, MetricsSink
+from epdsim.report.metrics import Distribution, MetricsSink
 
 
 def figures(*events):
