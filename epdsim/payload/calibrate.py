@@ -33,8 +33,8 @@ from epdsim.payload.tp_workers import BroadcastResult, Staging, TpGroup
 DEFAULT_READERS = (1, 2, 4)
 DEFAULT_REPEATS = 25
 
-_CHUNK_SHARES = (0, 1 / 16, 1 / 4, 1 / 2, 15 / 16, 5 / 4, 2.0, 4.0, 8.0)
-"""Payloads of single tensors in chunks: none, and both sides of the limit."""
+_CHUNK_SHARES = (1 / 16, 1 / 4, 1 / 2, 15 / 16, 5 / 4, 2.0, 4.0, 8.0)
+"""Payloads of single tensors in chunks, on both sides of the limit."""
 _NUM_ITEMS = 26
 _SMALL_TENSOR_BYTES = 4096
 
@@ -116,17 +116,22 @@ def measure(
 def calibration_plans(chunk_bytes: int) -> list[StepPlan]:
     """Plans that tell the constants apart, the largest last.
 
-    Items without data, many small tensors, one tensor in many items, then no items and single tensors of growing size.
+    No items, items without data, many small tensors, one tensor in many items, then single tensors of growing size.
     """
     small = [_tensor(_SMALL_TENSOR_BYTES, index) for index in range(_NUM_ITEMS)]
-    groups: list[Sequence[TensorHandle | None]] = [[None] * _NUM_ITEMS, small]
-    groups += [[_tensor(chunk_bytes // 2, 0)] * _NUM_ITEMS]
-    return [_plan(handles) for handles in groups] + [single_tensor_plan(share, chunk_bytes) for share in _CHUNK_SHARES]
+    many = [_plan(small), _plan([_tensor(chunk_bytes // 2, 0)] * _NUM_ITEMS)]
+    bare = [bare_plan(count) for count in (0, _NUM_ITEMS // 3, _NUM_ITEMS)]
+    return [*bare, *many, *(single_tensor_plan(share, chunk_bytes) for share in _CHUNK_SHARES)]
+
+
+def bare_plan(num_items: int) -> StepPlan:
+    """A plan whose items carry no data, as if all were stripped."""
+    return _plan([None] * num_items)
 
 
 def single_tensor_plan(share: float, chunk_bytes: int) -> StepPlan:
-    """A plan with one item whose tensor fills a share of a chunk, or without an item for 0."""
-    return _plan([_tensor(int(share * chunk_bytes), 7)] if share else [])
+    """A plan with one item whose tensor fills a share of a chunk."""
+    return _plan([_tensor(int(share * chunk_bytes), 7)])
 
 
 def _in_band_rate(chunk_bytes: int, repeats: int) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 
 from epdsim.core.plan import StepPlan
 from epdsim.cost.profile import MeasuredCell
-from epdsim.payload.calibrate import single_tensor_plan
+from epdsim.payload.calibrate import bare_plan, single_tensor_plan
 from epdsim.payload.message import MessageSize, message_size
 from epdsim.payload.ring import wire_bytes
 
@@ -29,7 +29,7 @@ def way(size: MessageSize, chunk_bytes: int) -> Way:
 
 def probe_plans(chunk_bytes: int) -> list[StepPlan]:
     """The probes: plans that every calibration measures too."""
-    return [single_tensor_plan(share, chunk_bytes) for share in (0, 1 / 2, 2)]
+    return [bare_plan(8), single_tensor_plan(1 / 2, chunk_bytes), single_tensor_plan(2, chunk_bytes)]
 
 
 def host_drift(
