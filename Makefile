@@ -14,7 +14,7 @@ run: $(VENV)/.run       ## the result that started the project
 	$(BIN)/epdsim run scenarios/validation/cached-images.yaml
 
 test: $(VENV)/.testing  ## the tests
-	$(BIN)/python -m pytest -n 2 -q
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -q
 
 check: $(VENV)/.testing ## lint, types, layers
 	$(BIN)/ruff check .

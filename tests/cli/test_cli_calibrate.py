@@ -6,7 +6,11 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from epdsim.cost.profile import load_record
+
+pytestmark = pytest.mark.xdist_group("shared-memory")
 
 
 def epdsim(*words, cwd):

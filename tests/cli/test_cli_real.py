@@ -8,8 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from epdsim.payload import RealBroadcastReport
 from epdsim.scenario.real import RealRun
+
+pytestmark = pytest.mark.xdist_group("shared-memory")
 
 SMALL = Path(__file__).parent / "data/small.yaml"
 REQUEST = "{id: r, output_tokens: 1, parts: [{text_tokens: 9}, {modality: image, size: [280, 420]}, {text_tokens: 40}]}"

@@ -13,6 +13,8 @@ from epdsim.payload import RingOptions, calibrate_host, message_size, wire_bytes
 from epdsim.payload.calibrate import DEFAULT_READERS, Cell, calibration_plans, fit
 from epdsim.payload.tp_workers import BroadcastResult
 
+pytestmark = pytest.mark.xdist_group("shared-memory")
+
 CHUNK = 1 << 20
 KNOWN = BroadcastProfile(
     fixed_ms=0.08,

@@ -17,6 +17,8 @@ from epdsim.payload import RankLostError, RingOptions, wire_bytes
 from epdsim.payload.message import PREAMBLE
 from epdsim.payload.ring import RingReader, RingWriter
 
+pytestmark = pytest.mark.xdist_group("shared-memory")  # one at a time: others look at which segments there are
+
 CHUNK = 4096
 OPTIONS = RingOptions(num_chunks=3, chunk_bytes=CHUNK, timeout_s=0.3)
 
@@ -124,7 +126,8 @@ def test_a_chunk_is_not_written_again_before_every_reader_has_acknowledged_it():
 
 
 def test_a_reader_that_stops_reading_an_overflow_is_lost_in_time():
-    with ring(2) as (writer, readers):
+    enough_for_the_quick_one = replace(OPTIONS, timeout_s=3)
+    with ring(2, enough_for_the_quick_one) as (writer, readers):
         quick = receive_in_thread(readers[0])
         writer.write(message(64 << 20))
         with pytest.raises(RankLostError, match="rank 1: did not take its message"):

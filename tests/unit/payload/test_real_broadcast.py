@@ -13,6 +13,8 @@ from epdsim.cost.profile import MeasuredCell
 from epdsim.payload import WireBytes, message_size, run_real_broadcast
 from epdsim.payload.drift import host_drift, probe_plans, way
 
+pytestmark = pytest.mark.xdist_group("shared-memory")
+
 PROFILE = BroadcastProfile(chunk_bytes=64 << 10, in_band=False)
 
 

@@ -15,6 +15,8 @@ import pytest
 from epdsim.core.errors import InputError
 from epdsim.payload import RankLostError, RingOptions, TpGroup, message_size, tensor_digests, wire_bytes
 
+pytestmark = pytest.mark.xdist_group("shared-memory")
+
 CHUNK = 64 << 10
 OPTIONS = RingOptions(chunk_bytes=CHUNK, timeout_s=30)
 SEGMENTS = Path("/dev/shm")
