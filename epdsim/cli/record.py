@@ -18,7 +18,10 @@ def record(
     modes: ModesOption = None,
     live: LiveOption = "vllm",
 ) -> None:
-    """Record the schedules of a real system on random workloads; equal seeds give equal bytes."""
+    """Record what a real scheduler decides on random workloads.
+
+    Equal seeds give equal bytes.
+    """
     from rich.console import Console
 
     from epdsim.sut.live import live_system, record_live

@@ -20,7 +20,10 @@ def replay(
     modes: ModesOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
 ) -> None:
-    """Replay a recording, or with --live random workloads, against the model; exit 1 at a difference."""
+    """Compare the model with a recording, or with a real system live.
+
+    The exit code is 1 when something differs; the first difference is told.
+    """
     from epdsim.core.errors import InputError
 
     if (what is None) == (live is None):

@@ -26,6 +26,7 @@ Options:
 
 Commands:
 """
+VERBS = ["run", "replay", "record", "calibrate"]
 
 
 def in_process_of_its_own(*words, cwd, **environment):
@@ -39,13 +40,15 @@ def test_help_says_what_it_is_and_names_every_verb(epdsim):
     done = epdsim("--help")
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith(HELP)
-    assert [line.split()[0] for line in done.out.removeprefix(HELP).splitlines()] == ["run", "replay", "calibrate"]
+    commands = done.out.removeprefix(HELP).splitlines()
+    assert [line.split()[0] for line in commands] == VERBS
+    assert all(line.endswith(".") and "..." not in line for line in commands), "each is told in a whole sentence"
     assert epdsim("-h") == done
     nothing_asked = epdsim()
     assert (nothing_asked.code, nothing_asked.out, nothing_asked.err) == (2, "", done.out)
 
 
-@pytest.mark.parametrize("verb", ["run", "replay", "calibrate"])
+@pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_help_whose_options_all_say_what_they_do(epdsim, verb):
     done = epdsim(verb, "--help")
     assert (done.code, done.err) == (0, "")
