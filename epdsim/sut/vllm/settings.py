@@ -103,7 +103,12 @@ def media_registry(settings: StandIn, max_tokens_per_mm_item: int) -> StandIn:
         ctx=StandIn(model_config=settings.model_config),
         get_mm_max_tokens_per_item=lambda *_, **__: dict.fromkeys(MODALITIES, max_tokens_per_mm_item),
     )
-    return StandIn(create_processor=lambda *_, **__: StandIn(info=info))
+    return StandIn(
+        create_processor=lambda *_, **__: StandIn(info=info),
+        # Asked up to 0.30, where the registry and not the model says so.
+        supports_multimodal_inputs=lambda _: True,
+        processor_only_cache_from_config=lambda _: None,
+    )
 
 
 def structured_output() -> StandIn:
