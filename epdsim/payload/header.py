@@ -211,7 +211,9 @@ def _unpack_new(packed: _NewSpec, items: Sequence[MediaItem]) -> NewRequestData:
 
 def _pack_cached(cached: CachedRequestData, tables: PlanTables) -> _CachedSpec:
     blocks = None if cached.new_block_ids is None else tuple(cached.new_block_ids)
-    updates = tuple((index, _pack_feature(feature, tables)) for index, feature in cached.mm_updates.items())
+    updates = ()
+    if cached.mm_updates:  # rare, and a plan may have hundreds of requests that decode
+        updates = tuple((index, _pack_feature(feature, tables)) for index, feature in cached.mm_updates.items())
     return _CachedSpec(cached.request_id, cached.num_computed_tokens, blocks, cached.resumed, updates)
 
 

@@ -49,7 +49,8 @@ def everything_set():
         MediaFeature("video", "h1", PlaceholderRange(9, 2), None, "h1"),
     )
     new = NewRequestData("new", 5, (4, 9), features, 40, 3)
-    cached = (CachedRequestData("a", 8, (7,), True), CachedRequestData("b", 9, None))
+    late = {1: replace(features[1], data=item.subset(["number"]))}
+    cached = (CachedRequestData("a", 8, (7,), True, late), CachedRequestData("b", 9, None))
     return StepPlan(
         step=12,
         num_scheduled_tokens={"b": 1, "a": 2, "new": 35},
@@ -66,10 +67,12 @@ def everything_set():
 
 def test_a_plan_with_every_field_set_comes_back_equal():
     plan = everything_set()
-    for record, required in ((plan, StepPlan(0, {})), (plan.new[0], NewRequestData("", 0, (), (), 0))):
+    empty = (StepPlan(0, {}), NewRequestData("", 0, (), (), 0), CachedRequestData("", 0, None))
+    for record, required in zip((plan, plan.new[0], plan.cached[0]), empty, strict=True):
         unset = [one.name for one in fields(record) if getattr(record, one.name) == getattr(required, one.name)]
         assert unset == [], "the test must cover fields that plans gained"
     message = encode(plan)
+    assert message.size.num_items == 3, "two of the admission and one late"
     decoded = decode(received(message))
     assert decoded.plan == plan
     assert list(decoded.plan.num_scheduled_tokens) == ["b", "a", "new"], "scheduling order is part of a plan"
