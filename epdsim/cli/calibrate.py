@@ -23,13 +23,12 @@ def calibrate(
     """
     from rich.console import Console
 
-    from epdsim.core.errors import InputError
+    from epdsim.core.files import check_place
     from epdsim.cost.profile import save_profile
     from epdsim.payload import RingOptions, calibrate_host
     from epdsim.report.table import millis, nbytes, print_table
 
-    if not output.parent.is_dir():  # said before minutes of measuring, not after
-        raise InputError(str(output), "its folder does not exist", "create it or choose another place")
+    check_place(output, str(output))  # said before minutes of measuring, not after
     with Console(stderr=True).status("starting ranks") as status:
         record = calibrate_host(
             readers or (1, 2, 4),

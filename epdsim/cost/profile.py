@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from epdsim.core.errors import InputError
+from epdsim.core.files import whole_file
 from epdsim.cost.broadcast import BroadcastProfile
 
 FORMAT = "epdsim-broadcast-profile"
@@ -87,18 +86,8 @@ def save_profile(path: Path, record: ProfileRecord) -> None:
         FORMAT, 1, asdict(record.profile), record.digest_bytes_per_ms, dict(record.host), list(record.measured)
     )
     text = msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
-    try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        temporary = Path(name)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(text)
-            temporary.chmod(0o644)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(str(path), f"cannot be written ({error.strerror})") from error
+    with whole_file(path, str(path)) as file:
+        file.write(text)
 
 
 def load_profile(path: Path) -> BroadcastProfile:

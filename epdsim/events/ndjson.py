@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, Self, cast
 import msgspec
 
 from epdsim.core.errors import InputError
+from epdsim.core.files import whole_file
 from epdsim.events.schema import AnyEvent, Event
 
 FORMAT = "epdsim-events"
@@ -30,27 +31,18 @@ class NdjsonWriter:
     """
 
     def __init__(self, path: Path, about: Mapping[str, Any] | None = None) -> None:
-        if not path.parent.is_dir():
-            raise InputError(f"event file {str(path)!r}", "its folder does not exist", "create it first")
-        if path.is_dir():
-            raise InputError(f"event file {str(path)!r}", "it is a folder", "name a file in it")
-        self._path, self._partial = path, path.with_name(path.name + ".partial")
-        opener = gzip.open if path.suffix == ".gz" else open
-        try:
-            self._file = cast("BinaryIO", opener(self._partial, "wb"))
-        except OSError as error:
-            raise InputError(
-                f"event file {str(path)!r}", f"it cannot be written ({error.strerror})", "choose another place"
-            ) from error
         self._encoder = msgspec.json.Encoder()
-        self._write({"format": FORMAT, "version": VERSION, **(about or {})})
+        header = self._line({"format": FORMAT, "version": VERSION, **(about or {})})
+        self._whole = whole_file(path, f"event file {str(path)!r}")
+        self._file = self._whole.__enter__()
+        self._file.write(header)
 
     def __call__(self, event: Event) -> None:
         """Write one event."""
-        self._write(event)
+        self._file.write(self._line(event))
 
-    def _write(self, record: object) -> None:
-        self._file.write(self._encoder.encode(record) + b"\n")
+    def _line(self, record: object) -> bytes:
+        return self._encoder.encode(record) + b"\n"
 
     def __enter__(self) -> Self:
         """Use as a context so that a failed run leaves no half-written file."""
@@ -59,12 +51,8 @@ class NdjsonWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Put the file in its place, or remove it when the run failed."""
-        self._file.close()
-        if kind is None:
-            self._partial.replace(self._path)
-        else:
-            self._partial.unlink(missing_ok=True)
+        """Put the file in its place, or remove it when the run failed; InputError when it cannot be written."""
+        self._whole.__exit__(kind, error, trace)
 
 
 def read_header(path: Path) -> dict[str, Any]:

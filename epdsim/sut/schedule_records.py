@@ -7,16 +7,15 @@ It is read and written one line at a time. Equal workloads give equal bytes.
 from __future__ import annotations
 
 import gzip
-import os
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
 from epdsim.core.errors import InputError
+from epdsim.core.files import check_place, whole_file
 
 
 class RecordedConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -110,10 +109,7 @@ def check_writable(path: Path) -> None:
     Raises:
         InputError: There is no such folder, or the place is a folder.
     """
-    if path.is_dir():
-        raise InputError(str(path), "it is a folder", "name a file in it")
-    if not path.parent.is_dir():
-        raise InputError(str(path), "its folder does not exist", "create it or choose another place")
+    check_place(path, str(path))
 
 
 def write_schedules(path: Path, workloads: Iterable[RecordedWorkload]) -> tuple[int, int]:
@@ -125,26 +121,11 @@ def write_schedules(path: Path, workloads: Iterable[RecordedWorkload]) -> tuple[
     Raises:
         InputError: It cannot be written.
     """
-    check_writable(path)
     encoder = msgspec.json.Encoder()
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     num_workloads = num_steps = 0
-    try:
-        with part.open("wb") as raw, _stream(path, raw) as out:
-            for workload in workloads:
-                out.write(encoder.encode(workload) + b"\n")
-                num_workloads += 1
-                num_steps += len(workload.steps)
-        part.replace(path)
-    except OSError as error:
-        raise InputError(str(path), f"it cannot be written ({error.strerror})", "choose another place") from error
-    finally:
-        part.unlink(missing_ok=True)
+    with whole_file(path, str(path)) as out:
+        for workload in workloads:
+            out.write(encoder.encode(workload) + b"\n")
+            num_workloads += 1
+            num_steps += len(workload.steps)
     return num_workloads, num_steps
-
-
-def _stream(path: Path, raw: BinaryIO) -> AbstractContextManager[BinaryIO | gzip.GzipFile]:
-    if path.suffix != ".gz":
-        return nullcontext(raw)
-    # Neither time nor name goes into the archive, so that equal workloads give equal bytes.
-    return gzip.GzipFile("", "wb", fileobj=raw, mtime=0)

@@ -9,7 +9,6 @@ media have the tokens that the model gives them.
 
 from __future__ import annotations
 
-import gzip
 import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ import msgspec
 from pydantic import PositiveInt
 
 from epdsim.core.errors import InputError
+from epdsim.core.files import whole_file
 from epdsim.core.prompt import TokenRun
 from epdsim.workload.media import Parts
 from epdsim.workload.request import MediaRef, WorkloadRequest
@@ -201,21 +201,14 @@ def write_jsonl(requests: Iterable[WorkloadRequest], path: Path) -> int:
         InputError: Reading would not give a request back (a content that JSON has no form for, an empty run, time going back), or
             the file cannot be written; there is no file then.
     """
-    partial_path = path.with_name(path.name + ".partial")
     latest_ms, count = 0.0, 0
-    try:
-        with gzip.open(partial_path, "wb") if path.suffix == ".gz" else partial_path.open("wb") as file:
-            for request in requests:
-                if request.arrival_ms < latest_ms:
-                    rule = f"arrives at {request.arrival_ms:g} ms, before its predecessor"
-                    raise InputError(f"request {request.request_id!r}", rule, "write requests by time")
-                file.write(_encode(request) + b"\n")
-                latest_ms, count = request.arrival_ms, count + 1
-        partial_path.replace(path)
-    except OSError as error:
-        raise InputError(f"workload file {str(path)!r}", f"cannot be written ({error.strerror or error})") from error
-    finally:
-        partial_path.unlink(missing_ok=True)
+    with whole_file(path, f"workload file {str(path)!r}") as file:
+        for request in requests:
+            if request.arrival_ms < latest_ms:
+                rule = f"arrives at {request.arrival_ms:g} ms, before its predecessor"
+                raise InputError(f"request {request.request_id!r}", rule, "write requests by time")
+            file.write(_encode(request) + b"\n")
+            latest_ms, count = request.arrival_ms, count + 1
     return count
 
 

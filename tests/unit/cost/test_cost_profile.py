@@ -40,14 +40,14 @@ def test_a_file_is_replaced_as_a_whole_or_stays_as_it_was(written, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(InputError, match=r"host\.json: cannot be written \(No space left on device\)"):
+    with pytest.raises(InputError, match=r"host\.json: it cannot be written \(No space left on device\)"):
         save_profile(written, RECORD)
     assert written.read_bytes() == before
     assert list(written.parent.iterdir()) == [written]
 
 
 def test_a_place_that_does_not_exist_is_told(tmp_path):
-    with pytest.raises(InputError, match=r"cannot be written \(No such file"):
+    with pytest.raises(InputError, match=r"its folder does not exist"):
         save_profile(tmp_path / "nowhere" / "host.json", RECORD)
 
 

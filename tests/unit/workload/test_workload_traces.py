@@ -366,5 +366,5 @@ class TestOwnForm:
         assert list(tmp_path.iterdir()) == []
 
     def test_a_folder_that_is_not_there(self, tmp_path):
-        with pytest.raises(InputError, match="cannot be written"):
+        with pytest.raises(InputError, match="its folder does not exist"):
             write_jsonl([], tmp_path / "nowhere" / "out.jsonl")
