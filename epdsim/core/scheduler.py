@@ -179,7 +179,7 @@ def _check_admissible(engine: EngineState, request: Request, embeds: Sequence[in
     if engine.blocks_for(num_tokens - 1) > config.num_gpu_blocks - 1:
         raise InputError(
             f"{name} of {num_tokens} tokens",
-            f"the pool has {config.num_gpu_blocks - 1} blocks of {config.block_size}",
+            f"the pool has {config.num_gpu_blocks - 1} blocks of {config.block_size} tokens",
             "raise num_gpu_blocks",
         )
     room = min(config.encoder_cache_size, config.max_num_encoder_input_tokens)

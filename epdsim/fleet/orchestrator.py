@@ -72,7 +72,9 @@ class Orchestrator:
                     world.ec_store.unpin(mm_hash)
         except EpdsimError as error:
             # The value names the request, which the event does already: without it, equal reasons are equal.
-            reason = error.rule if isinstance(error, InputError) else str(error)
+            reason = (
+                "; ".join(filter(None, (error.rule, error.remedy))) if isinstance(error, InputError) else str(error)
+            )
             world.emit(RequestFailed(world.env.now, NAME, source.request_id, reason, refused=True))
         del self._in_flight[source.request_id]
 

@@ -61,17 +61,17 @@ def summary_rows(metrics: RunMetrics) -> list[tuple[str, str]]:
     if metrics.media_items:
         rows.append(("media items", f"{metrics.media_items:,}, processor cache hits {metrics.processor_cache_hits:,}"))
         rows += _payload_rows(metrics.prefill_bytes_by_payload)
-    rows.append(("broadcast to ranks, strip", nbytes(metrics.broadcast_bytes)))
-    rows.append(("broadcast, no strip", nbytes(metrics.broadcast_bytes_unstripped)))
+    rows.append(("broadcast to TP ranks", nbytes(metrics.broadcast_bytes)))
+    rows.append(("the same without strip", nbytes(metrics.broadcast_bytes_unstripped)))
     if metrics.ec_loads:
-        rows.append(("EC loads", f"{metrics.ec_loads:,}, {nbytes(metrics.ec_bytes)}"))
+        rows.append(("embeddings loaded (EC)", f"{metrics.ec_loads:,}, {nbytes(metrics.ec_bytes)}"))
     if metrics.kv_bytes:
         rows.append(("KV handed over", nbytes(metrics.kv_bytes)))
     rows.append(("steps, preemptions", f"{metrics.steps:,}, {metrics.preemptions:,}"))
     rows += [
         ("utilisation " + name, f"{100 * busy / metrics.duration_ms:.1f} %") for name, busy in metrics.busy_ms.items()
     ]
-    rows += [("not served", f"{count:,} x {reason}") for reason, count in metrics.failures.items()]
+    rows += [("not served", f"{count:,} x: {reason}") for reason, count in metrics.failures.items()]
     return rows
 
 

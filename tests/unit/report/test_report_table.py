@@ -46,5 +46,5 @@ def test_a_summary_tells_the_books_first_and_reasons_last():
     sink(RequestFailed(1.0, "o", "r", "too long", refused=True))
     rows = summary_rows(sink.result())
     assert rows[0] == ("requests", "1 = 0 completed + 0 failed + 1 refused + 0 unfinished")
-    assert rows[-1] == ("not served", "1 x too long")
-    assert not {"TTFT", "media items", "EC loads"} & {label for label, _ in rows}
+    assert rows[-1] == ("not served", "1 x: too long")
+    assert not {"TTFT", "media items", "embeddings loaded (EC)"} & {label for label, _ in rows}
