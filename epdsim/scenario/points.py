@@ -26,6 +26,11 @@ _OPEN = frozenset({"busy_ms", "failures"})
 """Figures with an entry for whatever instance or reason there was."""
 
 
+def described(point: Point) -> str:
+    """A point in words; empty for the file as it stands."""
+    return ", ".join(f"{axis} {value}" for axis, value in point.items())
+
+
 def matches(point: Point, where: Mapping[str, Sequence[AxisValue]]) -> bool:
     """Whether a point has, on every axis named, one of the values named."""
     return all(point.get(axis) in values for axis, values in where.items())

@@ -15,7 +15,7 @@ from epdsim.fleet import Renderer
 from epdsim.media.tensors import materialise
 from epdsim.payload import RealBroadcastReport, WireBytes, run_real_broadcast
 from epdsim.scenario.loader import Scenario
-from epdsim.scenario.points import Point
+from epdsim.scenario.points import Point, described
 from epdsim.scenario.runner import BuiltPoint, build_point
 
 REPEATS = 25
@@ -84,7 +84,7 @@ def real_rows(runs: Sequence[RealRun]) -> list[list[str]]:
     """A row per plan: bytes predicted and sent, digests, times."""
     rows: list[list[str]] = []
     for run in runs:
-        told = ", ".join(f"{axis} {value}" for axis, value in run.point.items())
+        told = described(run.point)
         for index, plan in enumerate(run.report.plans):
             rows.append(
                 [

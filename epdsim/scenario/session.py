@@ -19,8 +19,9 @@ from epdsim.report.metrics import RunMetrics
 from epdsim.report.table import console, millis, nbytes, print_table, summary_rows
 from epdsim.scenario.claims import Comparison, Verdict, compare, judge
 from epdsim.scenario.loader import Scenario, load_scenario
-from epdsim.scenario.points import Point, metric
-from epdsim.scenario.runner import ScenarioResult, run_scenario
+from epdsim.scenario.points import Point, described, metric
+from epdsim.scenario.runner import RunResult, ScenarioResult, run_scenario
+from epdsim.scenario.schema import AxisValue
 
 _SHOW_EVERY = 500
 
@@ -68,7 +69,7 @@ class _Progress:
         """A run begins."""
         self._index += 1
         self._ended = 0
-        self._told = ", ".join(f"{axis} {value}" for axis, value in point.items())
+        self._told = described(point)
         self._show(0.0)
 
     def __call__(self, event: Event) -> None:
@@ -111,10 +112,18 @@ def _figures(metrics: RunMetrics) -> dict[str, object]:
 
 
 def _assumptions(result: ScenarioResult) -> list[str]:
-    told = [*result.scenario.spec.assumptions]
-    for run in result.runs:
-        told += [line for line in run.assumptions if line not in told]
-    return told
+    """Those of the file, then those of the workload; one that holds for some runs only says for which."""
+    lines = dict.fromkeys(line for run in result.runs for line in run.assumptions)
+    return [*result.scenario.spec.assumptions, *(_where(line, result.runs) + line for line in lines)]
+
+
+def _where(line: str, runs: Sequence[RunResult]) -> str:
+    """The axis values that all runs with this assumption have in common, and no other run has."""
+    of_line = [set(run.point.items()) for run in runs if line in run.assumptions]
+    others = [set(run.point.items()) for run in runs if line not in run.assumptions]
+    shared = set.intersection(*of_line).difference(*others) if others else set[tuple[str, AxisValue]]()
+    told = described(dict(sorted(shared, key=str)))
+    return f"at {told}: " if told else ""
 
 
 def print_result(result: ScenarioResult, verdicts: Sequence[Verdict]) -> None:
@@ -127,9 +136,10 @@ def print_result(result: ScenarioResult, verdicts: Sequence[Verdict]) -> None:
         out.print(f"assumed: {line}")
     if spec.columns:
         _print_runs(result)
+        _print_not_served(result.runs)
     else:
         for run in result.runs:
-            title = ", ".join(f"{axis} {value}" for axis, value in run.point.items()) or "run"
+            title = described(run.point) or "run"
             print_table(title, ["figure", "value"], summary_rows(run.metrics))
     if comparisons:
         _print_comparisons(comparisons, result)
@@ -141,6 +151,14 @@ def _print_runs(result: ScenarioResult) -> None:
     points = [run.point for run in result.runs]
     figures = [[_cell(run.metrics, name) for name in columns] for run in result.runs]
     print_table("runs", [*_axes(points), *columns], _beside(points, figures))
+
+
+def _print_not_served(runs: Sequence[RunResult]) -> None:
+    """Why requests failed or were refused: the chosen columns need not show that any did."""
+    for run in runs:
+        place = f"{described(run.point)}: " if run.point else ""
+        for reason, count in run.metrics.failures.items():
+            console().print(f"not served  {place}{count:,} of {run.metrics.injected:,} requests: {reason}")
 
 
 def _axes(points: Sequence[Point]) -> list[str]:

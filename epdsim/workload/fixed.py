@@ -169,6 +169,6 @@ class RepeatSpec(_Listed):
     def build(self, base_dir: Path, seed: int) -> Workload:  # noqa: ARG002 - one signature for all kinds
         """The workload."""
         source = f"{len(self.requests)} requests written down, each sent {self.times} times"
-        return Workload(
-            "repeat", source, self.requests_in_order, f"sends {self.gap_s:g} s apart, {self.warmups} of each to warm up"
-        )
+        sent = "once" if self.times == 1 else f"{self.times} times, {self.gap_s:g} s apart"
+        warm = f"the first {self.warmups} to warm up" if self.warmups else "none to warm up"
+        return Workload("repeat", source, self.requests_in_order, f"each request is sent {sent}, {warm}")

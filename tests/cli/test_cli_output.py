@@ -106,6 +106,23 @@ def test_a_figure_of_nothing_is_shown_as_none(epdsim):
     done = epdsim("run", "small.yaml", *tiny)
     assert done.code == 0
     assert [line.split("│")[3].strip() for line in done.out.splitlines() if line.startswith("│ ")] == ["none"] * 3
+    told = [line for line in done.out.splitlines() if line.startswith("not served")]
+    assert [line.partition(": ")[0] for line in told] == [
+        "not served  topology apart, ranks 2", "not served  topology together, ranks 2", "not served  topology apart, ranks 4",
+    ]  # fmt: skip
+    assert all("12 of 12 requests: the pool has 1 blocks of 16 tokens; raise num_gpu_blocks" in line for line in told)
+
+
+def test_an_assumption_of_some_runs_only_says_of_which(epdsim):
+    repeat = "workload={kind: repeat, requests: [{id: a, output_tokens: 1, parts: [{text_tokens: 9}]}]}"
+    axes = "axes={cache: {warm: {}, cold: {workload.times: 1, workload.warmups: 0}}}"
+    runs = "runs=[{cache: [warm, cold]}]"
+    done = epdsim("run", "small.yaml", *(word for one in (repeat, axes, runs, "claims=[]") for word in ("--set", one)))
+    assert done.code == 0, done.err
+    assert [line for line in done.out.splitlines() if line.startswith("assumed: at")] == [
+        "assumed: at cache warm: each request is sent 2 times, 60 s apart, the first 1 to warm up",
+        "assumed: at cache cold: each request is sent once, none to warm up",
+    ]
 
 
 def test_json_is_one_object_with_every_run_and_nothing_else_on_stdout(epdsim):
