@@ -11,10 +11,13 @@ import typer
 def calibrate(
     output: Annotated[Path, typer.Option("--output", "-o", help="Where the profile goes (JSON).", metavar="FILE")],
     readers: Annotated[
-        list[int] | None, typer.Option(help="Ranks of a group; repeatable, at least two sizes (1, 2, 4).", min=1)
+        list[int] | None,
+        typer.Option(
+            help="Ranks that receive; repeatable, at least two numbers.  [default: 1, 2, 4]", min=1, metavar="N"
+        ),
     ] = None,
-    repeats: Annotated[int, typer.Option(help="Timed rounds.", min=3)] = 25,
-    chunk_mib: Annotated[int, typer.Option(help="Chunk size of the ring in MiB.", min=1)] = 16,
+    repeats: Annotated[int, typer.Option(help="Timed rounds.", min=3, metavar="N")] = 25,
+    chunk_mib: Annotated[int, typer.Option(help="Chunk size of the ring in MiB.", min=1, metavar="N")] = 16,
     in_band: Annotated[bool, typer.Option("--in-band", help="Copy data into the message, as vLLM up to 0.25.")] = False,
 ) -> None:
     """Measure how fast this host broadcasts, and write a profile.

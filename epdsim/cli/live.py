@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 LiveOption = Annotated[
-    str | None, typer.Option("--live", help="A real system in this environment: vllm.", metavar="SYSTEM")
+    str | None,
+    typer.Option("--live", help="A real system, installed in this environment; there is one: vllm.", metavar="SYSTEM"),
 ]
 SeedsOption = Annotated[
     str, typer.Option("--seeds", help="Seeds of the random workloads, A up to B - 1.", metavar="A:B")
@@ -15,7 +16,9 @@ SeedsOption = Annotated[
 ModesOption = Annotated[
     str | None,
     typer.Option(
-        "--modes", help="Modes, separated by commas, for example v1,v2-async-prio; all without.", metavar="MODES"
+        "--modes",
+        help="Set-ups of the scheduler, separated by commas, e.g. v1,v2-async-prio.  [default: all]",
+        metavar="MODES",
     ),
 ]
 

@@ -13,7 +13,7 @@ from epdsim.cli.live import LiveOption, ModesOption, SeedsOption, mode_names, se
 def replay(
     what: Annotated[
         Path | None,
-        typer.Argument(help="A wire recording (folder) or a schedule recording (JSON lines).", metavar="[WHAT]"),
+        typer.Argument(help="A wire recording (folder) or a schedule recording (JSON lines).", metavar="RECORDING"),
     ] = None,
     live: LiveOption = None,
     seeds: SeedsOption = "0:25",

@@ -22,20 +22,29 @@ def run(
     events: Annotated[
         Path | None, typer.Option(help="Write every event to FILE (NDJSON; .gz compresses).", metavar="FILE")
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of all random streams, in place of the file's.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of all random streams, in place of the file's.", metavar="N")
+    ] = None,
     payload: Annotated[
-        Payload, typer.Option(help="real: serialise real tensors and send them to worker processes.")
+        Payload,
+        typer.Option(
+            help="sizes: simulate, tensors are sizes only; real: send real tensors to worker processes and check them."
+        ),
     ] = Payload.SIZES,
     profile: Annotated[
-        Path | None, typer.Option(help="Broadcast profile of this host, from epdsim calibrate.", metavar="FILE")
+        Path | None,
+        typer.Option(help="Broadcast constants of this host, as epdsim calibrate writes them.", metavar="FILE"),
     ] = None,
     overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a key: dotted.key=value; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--set", help="Change a key for this run, e.g. fleet.prefill.tp=2; repeatable.", metavar="KEY=VALUE"
+        ),
     ] = None,
 ) -> None:
     """Run a scenario and print its figures.
 
-    The exit code is 1 when a claim of the file fails.
+    The exit code is 1 when a claim of the file fails, 2 when the file cannot be used.
     """
     from epdsim.core.errors import InputError
     from epdsim.scenario.session import run_real, run_simulated
