@@ -112,10 +112,9 @@ class Play(Generic[P]):
         told = engine.told(plan)
         samples = engine.samples(plan)
         tokens = {name: list(sample(name)) if name in samples else [] for name in told["num_scheduled_tokens"]}
-        if not self._has_store:
-            told.pop("ec_loads", None)
+        loads = {"ec_loads": told.pop("ec_loads")}
         self._finish(number, plan, tokens)
-        return told | {"sampled": tokens} | engine.queues()
+        return told | {"sampled": tokens} | (loads if self._has_store else {}) | engine.queues()
 
     def advance(self, number: int, tokens: Tokens) -> None:
         """Play step `number` with known tokens, and tell nothing: for timing."""

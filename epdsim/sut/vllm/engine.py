@@ -92,7 +92,8 @@ class VllmEngine:
     def told(self, plan: Any) -> dict[str, Any]:
         """A plan in the form of a recording."""
         cached = plan.scheduled_cached_reqs
-        told = {
+        loads = plan.ec_connector_metadata
+        return {
             "step": self._step - 1,
             "num_scheduled_tokens": dict(plan.num_scheduled_tokens),
             "scheduled_encoder_inputs": {name: list(inputs) for name, inputs in plan.scheduled_encoder_inputs.items()},
@@ -119,10 +120,8 @@ class VllmEngine:
             "preempted": sorted(plan.preempted_req_ids or ()),
             "finished": sorted(plan.finished_req_ids),
             "free_encoder_mm_hashes": list(plan.free_encoder_mm_hashes),
+            "ec_loads": [one.mm_hash for one in loads.mm_datas] if loads is not None else [],
         }
-        if plan.ec_connector_metadata is not None:
-            told["ec_loads"] = [one.mm_hash for one in plan.ec_connector_metadata.mm_datas]
-        return told
 
     def update(self, plan: Any, tokens: Tokens) -> None:
         """Hand in what a step yielded."""
