@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 
 import epdsim.core
 import epdsim.cost
+import epdsim.cost.efficiency
 from epdsim.cli import app
 from epdsim.core.releases import DEVIATIONS
 from epdsim.core.rules import rules as declared_rules
@@ -174,7 +175,7 @@ def _referred(model: type[BaseModel]) -> dict[str, str]:
     """What the cost models that a description names say of their arguments."""
     told: dict[str, str] = {}
     for name in re.findall(r"`(\w+)`", summary(model.__doc__)):
-        found = getattr(epdsim.cost, name, None)
+        found = getattr(epdsim.cost, name, None) or getattr(epdsim.cost.efficiency, name, None)
         told |= attributes(found) if isinstance(found, type) else {}
     return told
 

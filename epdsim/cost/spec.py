@@ -31,7 +31,11 @@ class _Spec(BaseModel):
 
 
 class RooflineLmSpec(_Spec):
-    """`RooflineLm`; the fields after `tp` replace fitted constants of the GPU."""
+    """`RooflineLm`; the fields after `tp` replace constants of the GPU (`LmEfficiency`).
+
+    Attributes:
+        gpu: Name of a GPU; one that is unknown is answered with all names.
+    """
 
     kind: Literal["roofline"] = "roofline"
     model: str
@@ -57,7 +61,15 @@ class RooflineLmSpec(_Spec):
 
 
 class LinearLmSpec(_Spec):
-    """`LinearLm`."""
+    """`LinearLm`: a step costs the sum of these.
+
+    Attributes:
+        fixed_ms: Per step.
+        prefill_token_ms: Per prompt token computed.
+        pair_ms: Per pair of a prompt token and a token that it attends to.
+        decode_request_ms: Per request that generates.
+        context_token_ms: Per token of context of the requests that generate.
+    """
 
     kind: Literal["linear"]
     fixed_ms: _NonNegative
@@ -72,7 +84,14 @@ class LinearLmSpec(_Spec):
 
 
 class TableLmSpec(_Spec):
-    """`TableLm`; `model`, `gpu` and `tp` choose lines where the table covers several set-ups."""
+    """`TableLm`; `model`, `gpu` and `tp` choose lines where the table covers several set-ups.
+
+    Attributes:
+        csv: The measurements; a relative path starts at the scenario file.
+        model: Lines of this model.
+        gpu: Lines of this GPU.
+        tp: Lines of so many GPUs.
+    """
 
     kind: Literal["table"]
     csv: Path
@@ -100,7 +119,12 @@ class BlisLmSpec(_Spec):
 
 
 class RooflineEncodeSpec(_Spec):
-    """`RooflineEncode`; the fields after `tp_mode` replace fitted constants of the GPU, `factor` multiplies the whole."""
+    """`RooflineEncode`; the fields after `tp_mode` replace constants of the GPU (`EncodeEfficiency`).
+
+    Attributes:
+        model: Name of the model whose vision tower it is.
+        gpu: Name of a GPU; one that is unknown is answered with all names.
+    """
 
     kind: Literal["roofline"] = "roofline"
     model: str
@@ -122,7 +146,14 @@ class RooflineEncodeSpec(_Spec):
 
 
 class LinearEncodeSpec(_Spec):
-    """`LinearEncode`."""
+    """`LinearEncode`: an encoder run costs the sum of these.
+
+    Attributes:
+        fixed_ms: Per run.
+        patch_ms: Per patch.
+        pair_ms: Per pair of patches that attend to each other.
+        item_ms: Per item.
+    """
 
     kind: Literal["linear"]
     fixed_ms: _NonNegative
@@ -136,7 +167,13 @@ class LinearEncodeSpec(_Spec):
 
 
 class TableEncodeSpec(_Spec):
-    """`TableEncode`; `model` and `gpu` choose lines where the table covers several set-ups."""
+    """`TableEncode`; `model` and `gpu` choose lines where the table covers several set-ups.
+
+    Attributes:
+        csv: The measurements; a relative path starts at the scenario file.
+        model: Lines of this model.
+        gpu: Lines of this GPU.
+    """
 
     kind: Literal["table"]
     csv: Path
@@ -156,7 +193,11 @@ class _RenderSpec(_Spec):
 
 
 class TableRenderSpec(_RenderSpec):
-    """`RenderCost` over the published table, on `device`, times `scale`."""
+    """`RenderCost` over the published table, on `device`, times `scale`.
+
+    Attributes:
+        device: Where pictures are processed; each has a table of its own.
+    """
 
     kind: Literal["table"] = "table"
     device: Literal["cpu", "gpu"] = "cpu"
@@ -169,7 +210,12 @@ class TableRenderSpec(_RenderSpec):
 
 
 class LinearRenderSpec(_RenderSpec):
-    """`RenderCost` with a time per image and per megapixel instead of a table."""
+    """`RenderCost` with a time per image and per megapixel instead of a table.
+
+    Attributes:
+        image_ms: Per picture that the processor cache does not spare.
+        megapixel_ms: Per million pixels of those.
+    """
 
     kind: Literal["linear"]
     image_ms: _NonNegative
@@ -194,7 +240,11 @@ class LinearLinkSpec(_Spec):
 
 
 class NamedLinkSpec(_Spec):
-    """A link by name, see `LINKS`."""
+    """A link by name.
+
+    Attributes:
+        name: `nvlink-h100`, `pcie-gen5`, `rdma-400g` and others; a name that is unknown is answered with all of them.
+    """
 
     kind: Literal["named"]
     name: str
