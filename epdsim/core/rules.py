@@ -90,5 +90,5 @@ IDEAL = Dialect("ideal")
 
 
 def rules() -> Iterator[Rule[Any]]:
-    """All declared rules by name; complete once `epdsim.core` is imported."""
+    """The rules of all modules imported so far, by name: a rule is declared where it belongs."""
     return iter(sorted(_RULES.values(), key=lambda rule: rule.name))
