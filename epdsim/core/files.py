@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gzip
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from epdsim.core.errors import InputError
 
@@ -29,7 +29,7 @@ def check_place(path: Path, told: str) -> None:
 
 
 @contextmanager
-def whole_file(path: Path, told: str) -> Iterator[IO[bytes]]:
+def whole_file(path: Path, told: str) -> Generator[IO[bytes], None, None]:
     """A file to write that takes its name when the block ends, and is removed when the block fails.
 
     The name of the unfinished file is the process's own, so that two runs with one target do not mix: the last to end wins. A link
@@ -51,7 +51,7 @@ def whole_file(path: Path, told: str) -> Iterator[IO[bytes]]:
         with part.open("wb") as raw:
             if path.suffix == ".gz":
                 with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
-                    yield packed
+                    yield cast("IO[bytes]", packed)
             else:
                 yield raw
         if replaces:
