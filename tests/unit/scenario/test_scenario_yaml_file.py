@@ -82,7 +82,19 @@ def test_an_alias_is_a_copy(file):
         ('a: "x\n', "not YAML"),
         ("a: &x {b: *x}\n", "key 'a.b': the value contains itself"),
         ("? {a: 1}\n: 2\n", "a key in it is a list or a mapping"),
+        ("a: 1\nb: !!bool abc\n", "line 2: not YAML (it is no bool)"),
+        ("a: 1\nb: !!timestamp abc\n", "line 2: not YAML (it is no timestamp)"),
+        ('a: 1\nb: "\\ud800"\n', "line 2, key 'b': half a surrogate pair"),
+        ('a: 1\n"\\ud800": 1\n', "line 2: a key in it is no text"),
+        ("a: " + "[" * 3000 + "]" * 3000, "line 1: not YAML (nested more than 50 levels deep)"),
+        ("\n".join(" " * depth + "a:" for depth in range(1200)), "line 50: not YAML (nested more than 50 levels deep)"),
+        ("a: " + "x" * (1 << 20), "it is larger than 1,048,576 bytes"),
+        (
+            f"a0: &a0 [{'x,' * 10}]\n" + "".join(f"a{i}: &a{i} [{f'*a{i - 1},' * 10}]\n" for i in range(1, 10)),
+            "100,000 values",
+        ),
     ],
+    ids=lambda value: value[:20],
 )
 def test_what_is_no_sound_mapping_is_refused_with_its_line(file, text, said):
     with pytest.raises(InputError) as refused:
