@@ -12,6 +12,8 @@ _CHOICES = {
     "ec_role": ("none", "producer", "consumer", "both"),
     "strip": ("off", "admission", "deferred", "resend"),
 }
+MAX_GPU_BLOCKS = 10_000_000
+"""Blocks that an engine keeps books of at most: 160 million tokens in blocks of 16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,9 @@ class SchedulerConfig:
         ):
             if getattr(self, name) < least:
                 raise InputError(f"{name} {getattr(self, name)}", f"it must be at least {least}")
+        if self.num_gpu_blocks > MAX_GPU_BLOCKS:
+            rule = f"it must be at most {MAX_GPU_BLOCKS:,}, of which a record is kept each"
+            raise InputError(f"num_gpu_blocks {self.num_gpu_blocks}", rule)
         for name in ("encoder_cache_size", "max_num_encoder_input_tokens", "long_prefill_token_threshold"):
             if getattr(self, name) < 0:
                 raise InputError(f"{name} {getattr(self, name)}", "it must not be negative")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
+from itertools import chain, islice
 from typing import Any
 
 import simpy
@@ -48,8 +49,9 @@ def simulate(
     if concurrency is None:
         world.env.process(_open_loop(world, orchestrator, source))
     else:
-        for _ in range(concurrency):
-            world.env.process(_closed_loop(orchestrator, source))
+        # A user without a request to begin with would never have one: however many are stated, only so many are made.
+        for first in islice(source, concurrency):
+            world.env.process(_closed_loop(orchestrator, chain([first], source)))
     world.env.run()
     orchestrator.fail_stuck()
     return float(world.env.now)

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import ValidationError
 
@@ -16,7 +17,10 @@ from epdsim.core.errors import InputError
 from epdsim.scenario.checks import check_references
 from epdsim.scenario.points import Point
 from epdsim.scenario.schema import AxisValue, ScenarioSpec
-from epdsim.scenario.yaml_file import YamlFile, load_yaml, parse_value
+from epdsim.scenario.yaml_file import KeyPath, YamlFile, load_yaml, parse_value, short
+
+_LARGEST = 1e30
+"""Of all numbers in a file; the inverse is the smallest but 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +91,30 @@ def load_scenario(path: Path, overrides: Iterable[str] = ()) -> Scenario:
 
 def validate(data: dict[str, Any], file: YamlFile) -> ScenarioSpec:
     """Check plain data against the schema; errors carry the place in the file."""
+    _check_numbers(data, file)
     try:
         return ScenarioSpec.model_validate(data)
     except ValidationError as error:
         raise YamlFile(file.path, data, file.lines).explain(error) from error
+
+
+def _check_numbers(value: object, file: YamlFile, keys: KeyPath = ()) -> None:
+    """Refuse numbers so large or small that products of a few of them leave what a float can hold."""
+    inner: Iterable[tuple[str | int, object]] = ()
+    if isinstance(value, dict):
+        inner = cast("dict[str | int, object]", value).items()
+    elif isinstance(value, list):
+        inner = enumerate(cast("list[object]", value))
+    elif isinstance(value, (int, float)) and _is_out_of_hand(abs(value)):
+        rule = f"its size is not between {1 / _LARGEST:g} and {_LARGEST:g}"
+        raise InputError(f"{file.place(keys)}: {short(value)}", rule, "check the number and its unit")
+    for key, one in inner:
+        _check_numbers(one, file, (*keys, key))
+
+
+def _is_out_of_hand(size: float) -> bool:
+    # Infinity is left to the schema, which says where it may stand; NaN compares false with everything.
+    return _LARGEST < size < inf or 0 < size < 1 / _LARGEST
 
 
 def put(data: dict[str, Any], key: str, value: object, file: YamlFile) -> None:

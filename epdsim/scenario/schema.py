@@ -55,6 +55,8 @@ SchedulerSpec = _record_spec(SchedulerConfig, frozenset({"uses_mrope", "uses_xdr
 BroadcastSpec = _record_spec(BroadcastProfile)
 
 Count = Annotated[int, Field(ge=1)]
+Instances = Annotated[int, Field(ge=1, le=10_000)]
+Ranks = Annotated[int, Field(ge=1, le=10_000)]
 Size = Annotated[float, Field(ge=0)]
 AxisValue = int | float | bool | str | None
 
@@ -67,7 +69,7 @@ class RenderPoolSpec(Strict):
         cache_gib: Size of the processor cache; 0 switches it off.
     """
 
-    count: Count = 1
+    count: Instances = 1
     cache_gib: Size = 4.0
 
 
@@ -79,7 +81,7 @@ class EncodePoolSpec(Strict):
         max_batch_items: Items that one encoder run takes at most.
     """
 
-    count: Count = 1
+    count: Instances = 1
     max_batch_items: Count = 8
 
 
@@ -92,8 +94,8 @@ class EnginePoolSpec(Strict):
         scheduler: Settings of each one's scheduler.
     """
 
-    count: Count = 1
-    tp: Count = 1
+    count: Instances = 1
+    tp: Ranks = 1
     scheduler: SchedulerSpec = Field(default_factory=SchedulerSpec)  # pyright: ignore[reportInvalidTypeForm]
 
 

@@ -10,16 +10,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import (
-    BeforeValidator,
-    Field,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, model_validator
 
-from epdsim.workload.specs import SpecModel
+from epdsim.workload.specs import NonNegativeInt, SpecModel
 
 Integers = NDArray[np.int64]
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
 from epdsim.core.prompt import TokenRun
 from epdsim.core.request import WARM_UP
 from epdsim.workload.distributions import SizeValue
 from epdsim.workload.request import MediaRef, WorkloadRequest
-from epdsim.workload.specs import SpecModel
+from epdsim.workload.specs import Held, NonNegativeInt, PositiveInt, SpecModel
 from epdsim.workload.workload import Workload
 
 
@@ -39,7 +39,7 @@ class PartSpec(SpecModel):
     num_tokens: NonNegativeInt = 0
     duration_s: NonNegativeFloat = 0.0
     file_bytes: NonNegativeInt = 0
-    count: PositiveInt = 1
+    count: Held = 1
 
     @model_validator(mode="after")
     def _check_one_of(self) -> PartSpec:

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-from pydantic import PositiveInt
 
 from epdsim.core.errors import InputError
 from epdsim.core.files import whole_file
 from epdsim.core.prompt import TokenRun
 from epdsim.workload.media import Parts
 from epdsim.workload.request import MediaRef, WorkloadRequest
+from epdsim.workload.specs import PositiveInt
 from epdsim.workload.trace_files import TimedRow, TraceCut, in_order, line_error, read_lines
 from epdsim.workload.traces import TraceSpec
 

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
+from epdsim.core.errors import InputError
 from epdsim.core.prompt import TokenRun
 from epdsim.workload.distributions import LengthDistribution, MediaSize, SizeDistribution
 from epdsim.workload.request import MediaRef
-from epdsim.workload.specs import SpecModel
+from epdsim.workload.specs import MAX_HELD, SpecModel
 from epdsim.workload.streams import named_stream
 
 Parts = tuple[TokenRun | MediaRef, ...]
@@ -22,7 +23,7 @@ class ReuseSpec(SpecModel):
     """How often a picture was seen before: with `probability` its content is one of `pool_size` pictures, each equally often."""
 
     probability: Annotated[float, Field(ge=0, le=1)]
-    pool_size: PositiveInt
+    pool_size: Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 class ImagesSpec(SpecModel):
@@ -39,6 +40,19 @@ class ImagesSpec(SpecModel):
     size: SizeDistribution
     reuse: ReuseSpec | None = None
     position: Position = "start"
+
+
+def draw_counts(spec: ImagesSpec, rng: np.random.Generator, count: int) -> list[int]:
+    """How many pictures each of `count` requests has.
+
+    Raises:
+        InputError: One would have more than memory should hold.
+    """
+    counts = spec.count.draw(rng, count).tolist()
+    if max(counts) > MAX_HELD:
+        rule = f"a request has at most {MAX_HELD:,} pictures"
+        raise InputError(f"a count of {max(counts):,} pictures", rule, "give the distribution a smaller max")
+    return counts
 
 
 def media_ref(content: str, size: MediaSize) -> MediaRef:

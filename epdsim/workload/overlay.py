@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import Field, NonNegativeInt
+from pydantic import Field
 
 from epdsim.core.errors import InputError
 from epdsim.core.prompt import TokenRun
-from epdsim.workload.media import ImagesSpec, MediaDrawer, Position, insert_media
+from epdsim.workload.media import ImagesSpec, MediaDrawer, Position, draw_counts, insert_media
 from epdsim.workload.request import MediaRef, WorkloadRequest
+from epdsim.workload.specs import NonNegativeInt
 from epdsim.workload.streams import KeyedStreams
 
 
@@ -66,7 +67,7 @@ def overlay_images(requests: Iterable[WorkloadRequest], spec: OverlaySpec, seed:
 
     def pictures(owner: str) -> tuple[list[MediaRef], np.random.Generator]:
         rng = streams.generator(owner)
-        count = int(spec.count.draw(rng, 1)[0])
+        count = draw_counts(spec, rng, 1)[0]
         return drawer.draw(rng, [f"overlay/{owner}/{index}" for index in range(count)]), rng
 
     for request in requests:

@@ -12,19 +12,22 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
 from epdsim.core.prompt import TokenRun
 from epdsim.workload.arrivals import BLOCK, Floats
 from epdsim.workload.distributions import Buckets, MediaSize, WeightedTable
 from epdsim.workload.media import media_ref
 from epdsim.workload.request import MediaRef, WorkloadRequest
-from epdsim.workload.specs import SpecModel
+from epdsim.workload.specs import MAX_HELD, NonNegativeInt, PositiveInt, SpecModel
 from epdsim.workload.streams import named_stream
 from epdsim.workload.workload import Workload
 
 Modality = Literal["image", "video"]
 Ratio = Annotated[float, Field(ge=0, lt=1)]
+
+MAX_PROMPTS = 10_000_000
+"""All arrival times are drawn at once."""
 
 
 class RandomMmSpec(SpecModel):
@@ -46,12 +49,12 @@ class RandomMmSpec(SpecModel):
     """
 
     kind: Literal["random-mm"] = "random-mm"
-    num_prompts: PositiveInt = 1000
+    num_prompts: Annotated[int, Field(ge=1, le=MAX_PROMPTS)] = 1000
     random_input_len: NonNegativeInt = 1024
     random_output_len: PositiveInt = 128
     random_range_ratio: Ratio = 0.0
     random_prefix_len: NonNegativeInt = 0
-    random_mm_base_items_per_request: NonNegativeInt = 1
+    random_mm_base_items_per_request: Annotated[int, Field(ge=0, le=MAX_HELD)] = 1
     random_mm_num_mm_items_range_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
     random_mm_limit_mm_per_prompt: dict[Modality, NonNegativeInt] = Field(default={"image": 255, "video": 1})
     random_mm_bucket_config: Buckets = Field(default={(256, 256, 1): 0.5, (720, 1280, 1): 0.5, (720, 1280, 16): 0.0})

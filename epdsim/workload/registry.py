@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveInt, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from epdsim.core.errors import InputError
 from epdsim.workload.azure import AzureCsvSpec
@@ -16,7 +16,7 @@ from epdsim.workload.jsonl import JsonlSpec, MooncakeSpec
 from epdsim.workload.random_mm import RandomMmSpec
 from epdsim.workload.servegen import ServeGenSpec
 from epdsim.workload.sessions import SessionsSpec
-from epdsim.workload.specs import SpecModel, as_input_error
+from epdsim.workload.specs import PositiveInt, SpecModel, as_input_error
 from epdsim.workload.synthetic import AtOnceSpec, BurstsSpec, ConstantSpec, GammaSpec, PoissonSpec, WeibullSpec
 from epdsim.workload.workload import Workload
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from epdsim.core.errors import InputError
 from epdsim.core.prompt import TokenRun
@@ -24,7 +24,7 @@ from epdsim.workload.distributions import Integers
 from epdsim.workload.media import Position, insert_media
 from epdsim.workload.request import MediaRef, WorkloadRequest
 from epdsim.workload.servegen_clients import WINDOW_S, Client, read_clients
-from epdsim.workload.specs import SpecModel, resolve_path
+from epdsim.workload.specs import NonNegativeInt, PositiveInt, SpecModel, resolve_path
 from epdsim.workload.streams import named_stream
 from epdsim.workload.workload import Workload
 

@@ -12,14 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
 from epdsim.core.prompt import TokenRun
 from epdsim.workload.arrivals import BurstArrivals, ConstantArrivals, GammaArrivals, PoissonArrivals, WeibullArrivals
 from epdsim.workload.distributions import Constant, LengthDistribution, MediaSize, SizeValue
 from epdsim.workload.media import Parts, media_ref
 from epdsim.workload.request import MediaRef, WorkloadRequest
-from epdsim.workload.specs import SpecModel
+from epdsim.workload.specs import Held, NonNegativeInt, PositiveInt, SpecModel
 from epdsim.workload.streams import named_stream
 from epdsim.workload.workload import Workload
 
@@ -57,7 +57,7 @@ class SessionsSpec(SpecModel):
 
     kind: Literal["sessions"] = "sessions"
     num_sessions: PositiveInt = 1
-    turns: PositiveInt = 16
+    turns: Held = 16
     starts: ArrivalProcess = ConstantArrivals(rate_req_s=1.0)
     turn_interval_s: PositiveFloat = 10.0
     frame: SizeValue

@@ -8,12 +8,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from epdsim.core.errors import InputError
 
 _VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
+
+
+MAX_INT = 1 << 53
+NonNegativeInt = Annotated[int, Field(ge=0, le=MAX_INT)]
+PositiveInt = Annotated[int, Field(ge=1, le=MAX_INT)]
+"""Whole numbers that a draw of 64 bits holds, and a float without loss."""
+MAX_HELD = 10_000
+Held = Annotated[int, Field(ge=1, le=MAX_HELD)]
+"""How many of something that is held in memory at once, for example the media of one request."""
 
 
 class SpecModel(BaseModel):

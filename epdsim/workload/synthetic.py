@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import PositiveFloat, model_validator
 
 from epdsim.core.prompt import TokenRun
 from epdsim.workload.arrivals import (
@@ -22,9 +22,9 @@ from epdsim.workload.arrivals import (
     WeibullArrivals,
 )
 from epdsim.workload.distributions import Constant, LengthDistribution
-from epdsim.workload.media import ImagesSpec, MediaDrawer, Parts, insert_media
+from epdsim.workload.media import ImagesSpec, MediaDrawer, Parts, draw_counts, insert_media
 from epdsim.workload.request import MediaRef, WorkloadRequest
-from epdsim.workload.specs import SpecModel
+from epdsim.workload.specs import NonNegativeInt, PositiveInt, SpecModel
 from epdsim.workload.streams import named_stream
 from epdsim.workload.workload import Workload
 
@@ -78,7 +78,7 @@ class PromptDrawer:
     def _draw_media(self, request_ids: list[str]) -> Iterator[list[MediaRef]] | repeat[list[MediaRef]]:
         if self._drawer is None or self._spec.images is None:
             return repeat([], len(request_ids))
-        counts = self._spec.images.count.draw(self._count, len(request_ids)).tolist()
+        counts = draw_counts(self._spec.images, self._count, len(request_ids))
         contents = [
             f"{request_id}/{index}"
             for request_id, count in zip(request_ids, counts, strict=True)

@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
 from epdsim.workload.overlay import OverlaySpec, overlay_images
 from epdsim.workload.request import WorkloadRequest
-from epdsim.workload.specs import SpecModel, resolve_path
+from epdsim.workload.specs import PositiveInt, SpecModel, resolve_path
 from epdsim.workload.trace_files import TraceCut, require_file
 from epdsim.workload.workload import Workload
 
