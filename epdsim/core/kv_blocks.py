@@ -91,7 +91,7 @@ class BlockPool:
         del plain[-count:]
         while len(taken) < count:
             block, _ = self._cached_free.popitem(last=False)
-            self._lose_key(block)
+            self.lose_key(block)
             taken.append(block)
         for block in taken:
             self._refs[block] = 1
@@ -130,11 +130,8 @@ class BlockPool:
         elif found != block:
             self._found[key] = {found: None, block: None}
 
-    def retract(self, block: int) -> None:
-        """Take back that a block can be found: what its key stands for will not be written to it."""
-        self._lose_key(block)
-
-    def _lose_key(self, block: int) -> None:
+    def lose_key(self, block: int) -> None:
+        """Make a block unfindable: its content is about to be overwritten, or will not be written after all."""
         self.num_lost += 1
         key, self._key_of[block] = self._key_of[block], 0
         found = self._found.pop(key, None)
