@@ -24,11 +24,12 @@ def record(
     """
     from rich.console import Console
 
+    from epdsim.core.files import check_place
     from epdsim.sut.live import live_system, record_live
-    from epdsim.sut.schedule_records import check_writable, write_schedules
+    from epdsim.sut.schedule_records import write_schedules
 
     wanted, names = seed_range(seeds), mode_names(modes)
-    check_writable(output)  # said before a minute of importing, not after
+    check_place(output, str(output))  # said before a minute of importing, not after
     with Console(stderr=True).status(f"importing {live}") as status:
         workloads = record_live(
             live_system(live or "vllm"),

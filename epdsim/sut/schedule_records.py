@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from epdsim.core.errors import InputError
-from epdsim.core.files import check_place, whole_file
+from epdsim.core.files import whole_file
 
 
 class RecordedConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -101,15 +101,6 @@ def read_schedules(path: Path) -> Iterator[tuple[int, RecordedWorkload]]:
         raise InputError(f"{path}, line {line}", f"it is not a recorded workload ({error})") from error
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}, line {line + 1}", f"it cannot be read ({error})", "fetch the file again") from error
-
-
-def check_writable(path: Path) -> None:
-    """See that a recording can go there, before anything is recorded.
-
-    Raises:
-        InputError: There is no such folder, or the place is a folder.
-    """
-    check_place(path, str(path))
 
 
 def write_schedules(path: Path, workloads: Iterable[RecordedWorkload]) -> tuple[int, int]:
