@@ -204,6 +204,10 @@ def _check_constant(name: str, key: str, kind: str, value: object, minimum: int)
         raise InputError(f"{key} {value!r} of {name}", "must be true or false")
 
 
+LARGEST = 1_000_000
+"""Of a side, a number of frames, a duration: a larger one is a slip, and its fields would not fit in memory."""
+
+
 def whole(what: str, value: int) -> int:
     """A whole number of at least 1 from a user's file, or `InputError`."""
     try:
@@ -212,6 +216,8 @@ def whole(what: str, value: int) -> int:
         number = 0
     if number < 1 or isinstance(value, bool):
         raise InputError(f"{what} {value!r}", "must be a whole number of at least 1")
+    if number > LARGEST:
+        raise InputError(f"{what} {number}", f"must be at most {LARGEST:,}")
     return number
 
 
@@ -219,6 +225,8 @@ def above_zero(what: str, value: float) -> float:
     """A finite number above 0 from a user's file, or `InputError`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value) or value <= 0:
         raise InputError(f"{what} {value!r}", "must be a finite number above 0")
+    if value > LARGEST:
+        raise InputError(f"{what} {value:g}", f"must be at most {LARGEST:,}")
     return float(value)
 
 

@@ -83,7 +83,7 @@ def decode_blob(blob: str | bytes, place: str = "blob", limits: Limits = LIMITS)
         raise InputError(f"{place} has {len(blob)} characters", f"the limit is {limits.blob_bytes} bytes of message")
     try:
         message = msgspec.convert(blob if isinstance(blob, str) else blob.decode("ascii"), bytes)
-    except (msgspec.ValidationError, UnicodeDecodeError):
+    except (msgspec.ValidationError, UnicodeError):
         raise InputError(f"{place} = {_short(blob)}", "not base64", "send the blob as render gave it") from None
     return decode_item(message, place, limits)
 

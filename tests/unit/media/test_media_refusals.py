@@ -116,3 +116,16 @@ def test_unknown_names():
 def test_overrides_that_cannot_be(name, override, message):
     with pytest.raises(InputError, match=message):
         family(name, **override)
+
+
+@pytest.mark.parametrize(
+    ("name", "ask"),
+    [
+        ("qwen3-vl-8b", lambda one: one.video(10**9, 280, 420)),
+        ("internvl3-8b", lambda one: one.image(10**9, 420)),
+        ("qwen2.5-omni-3b", lambda one: one.audio(1e29)),
+    ],
+)
+def test_sizes_beyond_all_measure_are_refused_before_memory_is_taken(name, ask):
+    with pytest.raises(InputError, match="must be at most 1,000,000"):
+        ask(family(name))

@@ -150,3 +150,8 @@ def test_tensors_are_views_into_the_message():
     item = decode_item(memoryview(received))
     received[20:120] = b"\xff" * 100
     assert "ff" in item_to_neutral(item)["x"]["data"]["hex"]
+
+
+def test_half_a_surrogate_pair_is_no_base64():
+    with pytest.raises(InputError, match="not base64"):
+        decode_blob("\ud800")
