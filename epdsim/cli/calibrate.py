@@ -13,11 +13,11 @@ def calibrate(
     readers: Annotated[
         list[int] | None,
         typer.Option(
-            help="Ranks that receive; repeatable, at least two numbers.  [default: 1, 2, 4]", min=1, metavar="N"
+            help="Ranks that receive; repeatable, at least two numbers.  [default: 1, 2, 4]", min=1, max=64, metavar="N"
         ),
     ] = None,
     repeats: Annotated[int, typer.Option(help="Timed rounds.", min=3, metavar="N")] = 25,
-    chunk_mib: Annotated[int, typer.Option(help="Chunk size of the ring in MiB.", min=1, metavar="N")] = 16,
+    chunk_mib: Annotated[int, typer.Option(help="Chunk size of the ring in MiB.", min=1, max=1024, metavar="N")] = 16,
     in_band: Annotated[bool, typer.Option("--in-band", help="Copy data into the message, as vLLM up to 0.25.")] = False,
 ) -> None:
     """Measure how fast this host broadcasts, and write a profile.

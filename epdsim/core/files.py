@@ -25,7 +25,7 @@ def check_place(path: Path, told: str) -> None:
     if path.is_dir():
         raise InputError(told, "it is a folder", "name a file in it")
     if not path.parent.is_dir():
-        raise InputError(told, "its folder does not exist", "create it first, or choose another place")
+        raise InputError(told, "its folder does not exist", "create it or choose another place")
 
 
 @contextmanager

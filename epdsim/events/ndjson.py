@@ -69,7 +69,7 @@ def read_header(path: Path) -> dict[str, Any]:
         raise InputError(f"file {str(path)!r}", f"it cannot be read ({reason})", "check the path") from error
     try:
         header = msgspec.json.decode(first)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return {}
     return cast("dict[str, Any]", header) if isinstance(header, dict) else {}
 
@@ -96,7 +96,7 @@ def read_events(path: Path) -> Iterator[AnyEvent]:
             next(file)
             for number, line in enumerate(file, start=2):  # noqa: B007 - the place of an error below
                 yield decoder.decode(line)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InputError(f"{path}, line {number}", f"not an event ({error})", _CUT) from error
     except _UNREADABLE as error:
         raise InputError(f"{path}, after line {number}", f"it cannot be read ({error})", _CUT) from error

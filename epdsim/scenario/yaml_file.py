@@ -52,7 +52,7 @@ class YamlFile:
         """The first problem that pydantic found, told with its place."""
         first = error.errors(include_url=False)[0]
         context = first.get("ctx", {})
-        keys = self._keys_in_file((*prefix, *first["loc"]))
+        keys = self._keys_in_file((*prefix, *first["loc"]), is_missing=first["type"] == "missing")
         given = first.get("input")
         if "discriminator" in context:
             keys, given = (*keys, context["discriminator"].strip("'")), context.get("tag", given)
@@ -62,13 +62,13 @@ class YamlFile:
         more = len(error.errors()) - 1
         return InputError(self.place(keys) + shown, rule, f"{more} more after this" if more else "")
 
-    def _keys_in_file(self, loc: KeyPath) -> KeyPath:
+    def _keys_in_file(self, loc: KeyPath, *, is_missing: bool) -> KeyPath:
         """Drop the parts of a pydantic location that are tags of a union and not keys of the file."""
         keys: list[str | int] = []
         node: Any = self.data
         for index, part in enumerate(loc):
             is_last = index == len(loc) - 1
-            if isinstance(node, dict) and (part in node or is_last):
+            if isinstance(node, dict) and (part in node or (is_missing and is_last)):
                 keys.append(part)
                 node = node.get(part)
             elif isinstance(node, list) and isinstance(part, int) and part < len(node):

@@ -97,7 +97,7 @@ def read_schedules(path: Path) -> Iterator[tuple[int, RecordedWorkload]]:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as lines:
             for line, text in enumerate(lines, 1):
                 yield line, decoder.decode(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InputError(f"{path}, line {line}", f"it is not a recorded workload ({error})") from error
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}, line {line + 1}", f"it cannot be read ({error})", "fetch the file again") from error

@@ -342,7 +342,7 @@ def _read_meta(folder: Path) -> _Meta:
         raise InputError(
             f"{file}", f"it cannot be read ({error.strerror})", "give the folder of a wire recording"
         ) from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InputError(f"{file}", f"it does not name a release ({error})") from None
 
 

@@ -15,6 +15,8 @@ CUT_CSV = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,
 CUT_JSONL = '{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [0, 1]}\n{"timestamp": 10, "input_le'
 NO_PIXELS = '{"timestamp": 0, "input_length": 6, "output_length": 5, "mm_items": [{"hash": "cat", "h": 0, "w": 640}]}\n'
 
+SAME = "{id: a, output_tokens: 1, parts: [{text_tokens: 1}]}"
+
 
 @pytest.fixture
 def refused(epdsim, tmp_path):
@@ -133,6 +135,7 @@ def test_a_wrong_scenario_file_is_told_with_line_and_key(refused, tmp_path, text
         ("costs.lm.fixed_ms=1.0e+308", "key 'costs.lm.fixed_ms': 1e+308", "not between 1e-30 and 1e+30"),
         ("costs.hop_ms=1.0e-300", "key 'costs.hop_ms': 1e-300", "not between"),
         ("workload.output_tokens={kind: uniform, low: 0, high: 10000000000000000000}", "output_tokens.high'", "less than"),
+        (f"workload={{kind: fixed, requests: [{SAME}, {SAME}]}}", "key 'workload': two requests", "the id 'a'"),
         ("workload.images.count=1000000000", "a count of 1,000,000,000 pictures", "at most 10,000"),
         ("workload.images.reuse.pool_size=1000000000", "pool_size': 1000000000", "less than"),
         ("published=[{at: {ranks: 2}, metric: ttft_ms, value: 1}]", "key 'published.0.at'", "no run stands at"),

@@ -70,3 +70,8 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         list(read_events(cut))
     with pytest.raises(InputError, match="cannot be read"):
         read_header(tmp_path / "absent")
+
+
+def test_a_first_line_nested_without_end_is_no_header(tmp_path):
+    (tmp_path / "deep.jsonl").write_bytes(b'{"config":' + b"[" * 20_000)
+    assert read_header(tmp_path / "deep.jsonl") == {}
