@@ -237,7 +237,7 @@ class EqualClaim(Strict):
     """
 
     kind: Literal["equal"]
-    metrics: list[str]
+    metrics: list[str] = Field(min_length=1)
     where: dict[str, list[AxisValue]]
     across: str
 

@@ -138,6 +138,7 @@ def test_a_wrong_scenario_file_is_told_with_line_and_key(refused, tmp_path, text
         (f"workload={{kind: fixed, requests: [{SAME}, {SAME}]}}", "key 'workload': two requests", "the id 'a'"),
         ("workload.images.count=1000000000", "a count of 1,000,000,000 pictures", "at most 10,000"),
         ("workload.images.reuse.pool_size=1000000000", "pool_size': 1000000000", "less than"),
+        ("claims=[{kind: equal, metrics: [], where: {}, across: ranks}]", "key 'claims.0.metrics'", "at least 1 item"),
         ("published=[{at: {ranks: 2}, metric: ttft_ms, value: 1}]", "key 'published.0.at'", "no run stands at"),
         ("published=[{at: {}, metric: ttft_ms, value: 0}]", "key 'published.0.value': 0", "greater"),
         ("fit={metric: ttft_ms, where: {}, parameters: {a: {start: 1, sets: {seed: 1}}}}", "key 'fit.where'", "0 published"),
