@@ -156,11 +156,12 @@ def test_a_wrong_override_is_told_with_its_key(refused, override, place, rule):
     [
         ("azure-csv", "trace.csv", CUT_CSV.encode(), "trace.csv, line 3"),
         ("mooncake-jsonl", "trace.jsonl", CUT_JSONL.encode(), "trace.jsonl, line 2"),
-        ("mooncake-jsonl", "trace.jsonl.gz", gzip.compress(CUT_JSONL.encode())[:-20], "trace.jsonl.gz, line "),
+        ("mooncake-jsonl", "trace.jsonl.gz", gzip.compress(CUT_JSONL.encode(), mtime=0)[:-20], "trace.jsonl.gz, line "),
         ("jsonl", "trace.jsonl", NO_PIXELS.encode(), "trace.jsonl, line 1"),
         ("azure-csv", "trace.csv", b"", "trace 'trace.csv'"),
         ("azure-csv", "absent.csv", None, "key 'workload': trace 'absent.csv'"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 @pytest.mark.parametrize("events", [(), ("--events", "events.ndjson")], ids=["plain", "events"])
 def test_a_broken_trace_is_told_with_its_line(refused, tmp_path, kind, name, content, place, events):
