@@ -10,6 +10,7 @@ from typing import Any
 
 import simpy
 
+from epdsim.core.errors import EpdsimError
 from epdsim.core.plan import NewRequestData, StepPlan
 from epdsim.core.request import Request
 from epdsim.core.scheduler import Scheduler, StepOutcome
@@ -25,6 +26,10 @@ Steps = Generator[simpy.Event, Any, None]
 
 _LONGEST_STRIDE = 64
 """Steps that are looked ahead at most: an arrival makes the rest of the look-ahead worthless."""
+
+
+class RequestLostError(EpdsimError):
+    """An engine ended a request without its tokens."""
 
 
 @dataclass(slots=True)
@@ -63,7 +68,7 @@ class EngineInstance:
         return self._pool.scheduler.block_size
 
     def submit(self, request: Request, rendered: RenderedRequest, *, is_visible: bool) -> simpy.Event:
-        """Add a request; the event fires when it has all its tokens.
+        """Add a request; the event fires when it has all its tokens, and fails with `RequestLostError` when it ends without.
 
         Args:
             request: As this engine sees it.
@@ -194,6 +199,10 @@ class EngineInstance:
             job.output_tokens += count
         for request_id in outcome.finished:
             self._finish_request(request_id)
+        for request_id in outcome.failed:
+            del self._requests[request_id]
+            lost = RequestLostError("its item does not fit the entry of the same identifier in the encoder cache")
+            self._jobs.pop(request_id).done.fail(lost)
 
     def _finish_request(self, request_id: str) -> None:
         job = self._jobs.pop(request_id)

@@ -14,7 +14,7 @@ from epdsim.core.slots import features_of
 from epdsim.events import KvTransferred, LegSent, Rendered, RequestArrived, RequestFailed
 from epdsim.fleet.composer import body_bytes, decode_call, prefill_legs
 from epdsim.fleet.encode import EncodeInstance, EncodeJob
-from epdsim.fleet.engine import EngineInstance
+from epdsim.fleet.engine import EngineInstance, RequestLostError
 from epdsim.fleet.render import ProcessorCache, RenderedRequest, Renderer
 from epdsim.fleet.routing import router
 from epdsim.fleet.world import World
@@ -75,7 +75,8 @@ class Orchestrator:
             reason = (
                 "; ".join(filter(None, (error.rule, error.remedy))) if isinstance(error, InputError) else str(error)
             )
-            world.emit(RequestFailed(world.env.now, NAME, source.request_id, reason, refused=True))
+            refused = not isinstance(error, RequestLostError)
+            world.emit(RequestFailed(world.env.now, NAME, source.request_id, reason, refused=refused))
         del self._in_flight[source.request_id]
 
     def fail_stuck(self) -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from epdsim.core.prompt import TokenRun
 from epdsim.core.scheduler_config import SchedulerConfig
 from epdsim.events import (
     Admitted,
@@ -18,6 +19,7 @@ from epdsim.events import (
     StepFinished,
 )
 from epdsim.fleet import TOPOLOGIES
+from epdsim.workload.request import MediaRef
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -123,6 +125,19 @@ def test_a_request_that_can_never_run_is_refused_with_the_reason(run_fleet, smal
     (failure,) = run.of(RequestFailed)
     assert failure.request_id == "huge"
     assert failure.refused
+
+
+def test_a_request_that_an_engine_loses_fails_alone(run_fleet, small_fleet, chat, monkeypatch) -> None:
+    """ISO: one identifier with two counts of embeddings, which content hashes rule out, so that they are broken here."""
+    monkeypatch.setattr("epdsim.fleet.render.content_hash", lambda ref: ref.content)
+    large = replace(
+        chat("b", 1.0, images=["sun"], text=90), parts=(MediaRef("sun", height=448, width=448), TokenRun("b", 0, 9))
+    )
+    run = run_fleet(small_fleet(), [chat("a", images=["sun"]), large, chat("c", 2.0)])
+    assert (run.metrics.completed, run.metrics.failed, run.metrics.refused, run.metrics.unfinished) == (2, 1, 0, 0)
+    (failure,) = run.of(RequestFailed)
+    assert failure.request_id in {"a", "b"}, "whichever came second"
+    assert "encoder cache" in failure.reason
 
 
 def test_a_closed_loop_keeps_its_concurrency(run_fleet, small_fleet, chat) -> None:
