@@ -36,7 +36,7 @@ def epdsim(monkeypatch, capsys, tmp_path):
         ("replay --live vllm --modes v1-ecc-ecp", "mode 'v1-ecc-ecp': ecc and ecp exclude each other"),
         (
             "record -o nowhere/x.jsonl",
-            "nowhere/x.jsonl: its folder does not exist; create it first, or choose another place",
+            "nowhere/x.jsonl: its folder does not exist; create it or choose another place",
         ),
         ("record -o .", ".: it is a folder; name a file in it"),
         ("record -o x.jsonl --seeds 2:1", "--seeds '2:1': it is A:B with 0 <= A < B; give for example 0:25"),
