@@ -47,12 +47,15 @@ def run(
     The exit code is 1 when a claim of the file fails, 2 when the file cannot be used.
     """
     from epdsim.core.errors import InputError
-    from epdsim.scenario.session import run_real, run_simulated
 
     if payload is Payload.REAL:
         if events is not None:
             raise InputError("--events with --payload real", "nothing is simulated then", "leave one of them out")
+        from epdsim.scenario.real_session import run_real
+
         holds = run_real(scenario, overrides or [], profile, seed=seed, as_json=as_json)
     else:
+        from epdsim.scenario.session import run_simulated
+
         holds = run_simulated(scenario, overrides or [], events, profile, seed=seed, as_json=as_json)
     raise typer.Exit(0 if holds else 1)

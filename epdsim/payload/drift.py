@@ -37,8 +37,8 @@ def host_drift(
 ) -> dict[Way, float]:
     """By what each way's predictions are to be multiplied now; a way whose probe was not measured then is left out.
 
-    It is the least correction that the probes ask for: 1 while the time fitted then lies between the quartiles of a probe's times
-    now, else what brings it to the nearer quartile. A probe's median alone would carry its noise into every prediction.
+    It is 1 while the time fitted then lies between the quartiles of a probe's times now, since the noise of a probe has no place in
+    the predictions; beyond them it is what brings the fitted time to the probe's median.
 
     Args:
         measured: Of the calibration's record.
@@ -54,6 +54,6 @@ def host_drift(
         size = message_size(plan)
         then_ms = fitted_ms.get((readers, size.total_bytes, size.num_unique_tensors))
         if then_ms is not None:
-            low_ms, high_ms = np.quantile(times_ms, (0.25, 0.75)).tolist()
-            drifts[way(size, chunk_bytes)] = min(max(then_ms, low_ms), high_ms) / then_ms
+            low_ms, median_ms, high_ms = np.quantile(times_ms, (0.25, 0.5, 0.75)).tolist()
+            drifts[way(size, chunk_bytes)] = 1.0 if low_ms <= then_ms <= high_ms else median_ms / then_ms
     return drifts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from epdsim.core.errors import InputError
@@ -11,11 +11,12 @@ from epdsim.core.plan import StepPlan
 from epdsim.core.request import Request
 from epdsim.core.scheduler import Scheduler
 from epdsim.core.slots import features_of
+from epdsim.cost.profile import ProfileRecord
 from epdsim.fleet import Renderer
 from epdsim.media.tensors import materialise
-from epdsim.payload import RealBroadcastReport, WireBytes, run_real_broadcast
+from epdsim.payload import RealBroadcastReport, run_real_broadcast
 from epdsim.scenario.loader import Scenario
-from epdsim.scenario.points import Point, described
+from epdsim.scenario.points import Point
 from epdsim.scenario.runner import BuiltPoint, build_point
 
 REPEATS = 25
@@ -34,8 +35,17 @@ class RealRun:
     report: RealBroadcastReport
 
 
-def run_real_point(scenario: Scenario, point: Point, seed: int, repeats: int = REPEATS) -> RealRun:
+def run_real_point(
+    scenario: Scenario, point: Point, seed: int, record: ProfileRecord | None = None, repeats: int = REPEATS
+) -> RealRun:
     """Broadcast the plans of one point to as many ranks as its engine has.
+
+    Args:
+        scenario: Its broadcast constants are the record's, unless its own settings changed them.
+        point: Of the scenario.
+        seed: Of the workload.
+        record: This host's calibration, with which the host's speed now is compared.
+        repeats: Timed rounds.
 
     Raises:
         InputError: No plan of the point carries media.
@@ -47,7 +57,9 @@ def run_real_point(scenario: Scenario, point: Point, seed: int, repeats: int = R
         raise InputError(
             f"scenario {scenario.spec.name!r}", "no step of it admits a request with media", "give requests media"
         )
-    return RealRun(point, run_real_broadcast(plans, pool.tp, built.fleet.costs.broadcast, repeats))
+    broadcast = built.fleet.costs.broadcast
+    measured = record.measured if record is not None and record.profile == broadcast else ()
+    return RealRun(point, run_real_broadcast(plans, pool.tp, broadcast, repeats, measured=measured))
 
 
 def media_plans(built: BuiltPoint) -> Iterator[StepPlan]:
@@ -72,31 +84,3 @@ def _steps(scheduler: Scheduler) -> Iterator[StepPlan]:
         plan = scheduler.schedule()
         yield plan
         scheduler.update_from_output(plan)
-
-
-def _wire(wire: WireBytes, readers: int) -> str:
-    """Bytes in the ring, and through the sockets of all ranks."""
-    sockets = f" + {readers} x {wire.socket_bytes_per_reader:,}" if wire.socket_bytes_per_reader else ""
-    return f"{wire.ring_bytes:,}{sockets}"
-
-
-def real_rows(runs: Sequence[RealRun]) -> list[list[str]]:
-    """A row per plan: bytes predicted and sent, digests, times."""
-    rows: list[list[str]] = []
-    for run in runs:
-        told = described(run.point)
-        for index, plan in enumerate(run.report.plans):
-            rows.append(
-                [
-                    told,
-                    str(index),
-                    f"{plan.size.total_bytes:,}",
-                    _wire(plan.predicted_wire, run.report.readers),
-                    "equal" if plan.are_bytes_equal else "DIFFERENT",
-                    "equal" if plan.are_digests_equal else "DIFFERENT",
-                    f"{plan.predicted_ms:.2f}",
-                    f"{plan.times_ms[0]:.2f} / {plan.median_ms:.2f} / {plan.times_ms[-1]:.2f}",
-                    "yes" if plan.is_within_spread else "no",
-                ]
-            )
-    return rows

@@ -41,7 +41,7 @@ def run_simulated(
     """Run a scenario file with size-only payloads; whether every claim in it holds."""
     scenario = load(path, overrides, profile)
     with ExitStack() as stack:
-        progress = stack.enter_context(_Progress(len(scenario.points)))
+        progress = stack.enter_context(Progress(len(scenario.points)))
         sinks: list[Sink] = [progress]
         if events is not None:
             about = {"scenario": scenario.spec.name, "seed": scenario.spec.seed if seed is None else seed}
@@ -57,7 +57,7 @@ def run_simulated(
     return all(verdict.holds for verdict in verdicts)
 
 
-class _Progress:
+class Progress:
     """One line on stderr: which run, how many requests ended; silent where stderr is no terminal."""
 
     def __init__(self, num_runs: int) -> None:
@@ -83,7 +83,7 @@ class _Progress:
         where = f"run {self._index} of {self._num_runs}" + (f" ({self._told})" if self._told else "")
         self._status.update(Text(f"{where}: {self._ended:,} requests done, simulated {millis(time_ms)}"))
 
-    def __enter__(self) -> _Progress:
+    def __enter__(self) -> Progress:
         self._status.start()
         return self
 
@@ -143,7 +143,7 @@ def print_result(result: ScenarioResult, verdicts: Sequence[Verdict]) -> None:
             print_table(title, ["figure", "value"], summary_rows(run.metrics))
     if comparisons:
         _print_comparisons(comparisons, result)
-    _print_verdicts(verdicts)
+    print_verdicts(verdicts)
 
 
 def _print_runs(result: ScenarioResult) -> None:
@@ -213,59 +213,7 @@ def _print_comparisons(comparisons: Sequence[Comparison], result: ScenarioResult
     print_table("published beside simulated", columns, _beside(points, figures), caption)
 
 
-def run_real(path: Path, overrides: Sequence[str], profile: Path | None, *, seed: int | None, as_json: bool) -> bool:
-    """Run a scenario's broadcasts with real tensors; whether bytes and digests are as they must be.
-
-    Times are judged too when a profile of this host is given: without one the constants are another host's.
-    """
-    from epdsim.scenario.real import RealRun, real_rows, run_real_point  # noqa: PLC0415 - torch takes seconds to import
-
-    scenario = load(path, overrides, profile)
-    chosen = scenario.spec.seed if seed is None else seed
-    runs: list[RealRun] = []
-    with _Progress(len(scenario.points)) as progress:
-        for point in scenario.points:
-            progress.start(point)
-            runs.append(run_real_point(scenario, point, chosen))
-    plans = [plan for run in runs for plan in run.report.plans]
-    verdicts = [
-        Verdict(
-            all(plan.are_digests_equal for plan in plans),
-            f"every rank holds the sender's tensors in {len(plans)} plans",
-        ),
-        Verdict(all(plan.are_bytes_equal for plan in plans), "bytes on the wire equal the predicted bytes"),
-    ]
-    within = sum(plan.is_within_spread for plan in plans)
-    told = f"predicted times within the spread of repeated runs: {within} of {len(plans)} plans"
-    if profile is not None:
-        verdicts.append(Verdict(within == len(plans), told))
-    if as_json:
-        body = {
-            "scenario": scenario.spec.name,
-            "seed": chosen,
-            "runs": [dataclasses.asdict(run) for run in runs],
-            "claims": [dataclasses.asdict(verdict) for verdict in verdicts],
-        }
-        sys.stdout.write(json.dumps(body, indent=2, sort_keys=True) + "\n")
-    else:
-        columns = [
-            "at",
-            "plan",
-            "message B",
-            "wire B",
-            "bytes",
-            "digests",
-            "predicted ms",
-            "min / median / max ms",
-            "within",
-        ]
-        print_table(f"{scenario.spec.name}: real tensors", columns, real_rows(runs))
-        if profile is None:
-            console().print(f"{told} (constants of another host; measure yours: epdsim calibrate -o FILE)")
-        _print_verdicts(verdicts)
-    return all(verdict.holds for verdict in verdicts)
-
-
-def _print_verdicts(verdicts: Sequence[Verdict]) -> None:
+def print_verdicts(verdicts: Sequence[Verdict]) -> None:
+    """A line per claim."""
     for verdict in verdicts:
         console().print(f"{'holds' if verdict.holds else 'FAILS'}  {verdict.sentence}")

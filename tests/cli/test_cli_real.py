@@ -53,10 +53,10 @@ def test_a_picture_is_broadcast_once_and_stripped_when_it_is_cached(tmp_path):
 
 
 def test_json_has_every_run_and_claims_without_times(epdsim, monkeypatch):
-    def without_processes(scenario, point, seed):
+    def without_processes(scenario, point, seed, record):
         return RealRun(point, RealBroadcastReport(scenario.at(point).fleet.prefill.tp, {"ring": 1.0}, ()))
 
-    monkeypatch.setattr("epdsim.scenario.real.run_real_point", without_processes)
+    monkeypatch.setattr("epdsim.scenario.real_session.run_real_point", without_processes)
     body = json.loads(epdsim("run", "small.yaml", "--payload", "real", "--json", "--seed", "5", *SETTINGS).out)
     assert (body["scenario"], body["seed"], len(body["claims"])) == ("small", 5, 2)
     assert [(run["point"]["ranks"], run["report"]["readers"]) for run in body["runs"]] == [(2, 2)]

@@ -76,11 +76,11 @@ def test_probes_tell_how_fast_the_host_is_compared_with_its_calibration(plans):
     assert host_drift(cells(2, 2.0, 2.5, 8.0), 2, now_ms, PROFILE.chunk_bytes) == {
         "header": 1.0,  # the upper quartile is 3
         "ring": 1.0,
-        "socket": 3.0,  # the lower quartile is 24
+        "socket": 3.5,  # the lower quartile is 24, the median 28
     }
     assert host_drift(cells(2, 6.0, 8.0, 28.0), 2, now_ms, PROFILE.chunk_bytes) == {
-        "header": 0.5,
-        "ring": 0.5,
+        "header": 1 / 6,
+        "ring": 3 / 8,
         "socket": 1.0,
     }
     sent = [plans.plan([]), plans.plan([plans.feature(0, plans.handle(4096))])]
