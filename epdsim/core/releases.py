@@ -104,6 +104,14 @@ DEVIATIONS: tuple[Deviation, ...] = (
         "under M-RoPE a covered item without keep-on-CPU fields is sent as an item without fields, not as nothing",
     ),
     Deviation(
+        strip.RESUMED,
+        29,
+        33,
+        strip.never_resends,
+        "a v1-style worker keeps the stripped features of the admission and gets nothing when the request resumes, so that it is "
+        "asked to encode without a payload; v2-style ones are told of a new request",
+    ),
+    Deviation(
         scheduler_rules.LONG_PREFILL,
         FIRST,
         30,

@@ -1,8 +1,8 @@
 """What the workers are told: the plan of a step, with the features that the strip in force leaves in it.
 
 The strip is `core.strip`'s; here stands only when it is asked. `"admission"` strips what is covered when a request is sent;
-`"deferred"` sends a payload with the step that encodes it; `"resend"` strips at admission and gives a v1-style worker, which
-keeps what it got at the first admission, the missing fields when the request resumes.
+`"deferred"` sends a payload with the step that encodes it. A v1-style worker keeps what it got at the first admission: when the
+request resumes it gets the missing fields, always under `"resend"`, under `"admission"` as the rule `strip.resumed` has it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from epdsim.core.items import MediaFeature
 from epdsim.core.plan import CachedRequestData, NewRequestData, StepPlan
 from epdsim.core.scheduler_engine import EngineState, StepDraft
 from epdsim.core.scheduler_state import RequestState
-from epdsim.core.strip import defer_payloads, late_payloads, resend_on_resume, strip_covered
+from epdsim.core.strip import RESUMED, defer_payloads, late_payloads, resend_on_resume, strip_covered
 
 
 def step_plan(engine: EngineState, draft: StepDraft) -> StepPlan:
@@ -73,10 +73,15 @@ def _resumed(engine: EngineState, draft: StepDraft, state: RequestState) -> Cach
     row = CachedRequestData(state.request_id, num_computed, list(state.blocks), resumed=True)
     if engine.config.strip == "deferred":
         return _with_payloads(engine, draft, row)
-    if engine.config.strip == "resend" and state.features:
+    if state.features and _resends(engine):
         missing = resend_on_resume(state.features, num_computed, state.sent, engine.dialect)
         return _updated(state, row, missing)
     return row
+
+
+def _resends(engine: EngineState) -> bool:
+    strip = engine.config.strip
+    return strip == "resend" or (strip == "admission" and engine.dialect[RESUMED]())
 
 
 def _with_payloads(engine: EngineState, draft: StepDraft, row: CachedRequestData) -> CachedRequestData:

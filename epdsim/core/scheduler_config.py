@@ -40,7 +40,7 @@ class SchedulerConfig:
         long_prefill_token_threshold: Tokens that one request may get in a step while others are alive; 0 for no limit.
         ec_role: The engine's side of the EC connector: `"none"`, `"producer"`, `"consumer"` or `"both"`.
         strip: How payloads of prefix-covered items are left out of the broadcast: `"off"`, `"admission"`, `"deferred"` or
-            `"resend"` (see `core.strip`).
+            `"resend"` (see `core.strip`); under `"admission"` a resume is as the rule `strip.resumed` of the dialect has it.
     """
 
     block_size: int = 16

@@ -212,6 +212,24 @@ def resend_on_resume(
     return late_payloads(features, [i for i, one in enumerate(features) if not covered(one, num_computed_tokens)], held)
 
 
+def resends() -> bool:
+    """Whether a v1-style worker gets what it lacks when a request resumes."""
+    return True
+
+
+def never_resends() -> bool:
+    """A resumed request is told as a difference without media: vLLM 0.29 to 0.33, whose v1 worker then lacks what was stripped."""
+    return False
+
+
+RESUMED = Rule(
+    "strip.resumed",
+    "A request that resumes below items that were stripped is sent their payloads again, where the worker kept its stripped ones",
+    source="STRIP-AVAIL on runs of the model; preempted and resumed requests with a v1-style runner, seen on top of vLLM PR 52041",
+    ideal=resends,
+)
+
+
 def payload_kind(data: MediaItem | None) -> PayloadKind:
     """What was sent for an item, in the words of a schedule recording."""
     if data is None:
