@@ -2,11 +2,15 @@
 
 The key of a block stands for everything its KV content depends on: all tokens up to its end, the media items they belong to and
 where in the block those start, the adapter and the cache salt. vLLM chains hashes; here a chain of contents is numbered, so
-that equal keys mean equal content without any chance of a collision (KEY-INJ), and a key costs one look-up.
+that equal keys mean equal content without any chance of a collision (KEY-INJ).
+
+Blocks that go on with one run of named content, without media, are not numbered one by one. The first of them gets the start of a
+range of its own, and each that follows the number after its predecessor's: a prompt of a thousand blocks costs one look-up.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
 from epdsim.core.items import MediaFeature
@@ -27,6 +31,9 @@ def root_key(request: Request) -> Hashable | None:
     return request.cache_salt, request.adapter
 
 
+NEVER = sys.maxsize
+"""More tokens than any request has."""
+
 MEDIA_KEY = Rule(
     "block_keys.media",
     "A block key carries the identifier of each item that the block overlaps and where the item starts relative to the block.",
@@ -41,14 +48,21 @@ ROOT_KEY = Rule(
 )
 
 
+RANGE = 1 << 20
+"""Numbers that belong to one chain: its own, and those of the blocks that go on with the same run of content."""
+
+
 class BlockKeyTable:
-    """Numbers chains of block contents: equal chains have equal numbers, different ones never do."""
+    """Numbers chains of block contents: equal chains have equal numbers, different ones never do.
+
+    Numbers are multiples of `RANGE`; those between are for the blocks that go on with a chain's last run (`RequestKeys`).
+    """
 
     __slots__ = ("_next", "_numbers")
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[int, Hashable], int] = {}
-        self._next = 1
+        self._next = RANGE
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -57,7 +71,7 @@ class BlockKeyTable:
         """Number of the chain `parent` continued by `content`; 0 is the empty chain."""
         number = self._numbers.setdefault((parent, content), self._next)
         if number == self._next:
-            self._next += 1
+            self._next += RANGE
         return number
 
     def keep_only(self, live: Iterable[int]) -> None:
@@ -65,9 +79,11 @@ class BlockKeyTable:
         parent_of = {number: parent for (parent, _), number in self._numbers.items()}
         kept: set[int] = set()
         for number in live:
-            while number and number not in kept:
-                kept.add(number)
-                number = parent_of[number]  # noqa: PLW2901  (walking up the chain)
+            start = number - number % RANGE
+            while start and start not in kept:
+                kept.add(start)
+                parent = parent_of[start]
+                start = parent - parent % RANGE
         self._numbers = {chain: number for chain, number in self._numbers.items() if number in kept}
 
     def chains(self) -> Iterator[tuple[int, int, Hashable]]:
@@ -106,6 +122,7 @@ class RequestKeys:
         "_output",
         "_prompt",
         "_root",
+        "_run_end",
         "_table",
         "keys",
         "outputs",
@@ -122,24 +139,61 @@ class RequestKeys:
         self._media_key: Callable[[str, int, int], Hashable] = dialect[MEDIA_KEY]
         self._next_feature = 0
         self._root = 0 if root is None else table.key(0, ("root", root))
+        # Where the last block's run goes on, as its content and the token after the block, when the block was of one run.
+        self._run_end: tuple[Hashable, int] | None = None
         self.keys: list[int] = []
         self.outputs: list[int] = []
 
     def upto(self, count: int) -> list[int]:
         """Keys of at least the first `count` blocks, all of whose tokens are known."""
-        keys, size, table = self.keys, self._block_size, self._table
-        number = keys[-1] if keys else self._root
-        for start in range(len(keys) * size, count * size, size):
-            end = start + size
-            content = self._prompt.slice_key(start, end) if end <= self._num_prompt else self._with_output(start, end)
-            media = self._media(start, end) if self._next_feature < len(self._features) else ()
-            number = table.key(number, (content, media) if media else content)
-            keys.append(number)
+        keys = self.keys
+        while len(keys) < count:
+            start = len(keys) * self._block_size
+            content, shift, end = self._run_at(start)
+            num_whole = (end - start) // self._block_size
+            if num_whole > 0:
+                self._go_on(content, start + shift, min(num_whole, count - len(keys)))
+            else:
+                self._add_block(start, start + self._block_size)
         return keys
 
     def known(self) -> list[int]:
         """All numbers that this request may still use as parents."""
         return [self._root, *self.keys]
+
+    def _run_at(self, start: int) -> tuple[Hashable, int, int]:
+        """Content of the run at a token, from a token to its place in the content, and the token where run or text ends."""
+        prompt, num_prompt = self._prompt, self._num_prompt
+        if isinstance(prompt, TokenPrompt):
+            return None, 0, start
+        if start >= num_prompt:
+            return self._output, -num_prompt, NEVER
+        if not isinstance(prompt, RunPrompt):
+            return None, 0, start
+        content, shift, end = prompt.run_at(start)
+        if self._next_feature < len(self._features):
+            end = min(end, self._features[self._next_feature].position.offset)
+        return content, shift, end
+
+    def _go_on(self, content: Hashable, place: int, count: int) -> None:
+        """Add blocks of one run that stand `place` tokens into its content."""
+        keys, size = self.keys, self._block_size
+        number = keys[-1] + 1 if keys and self._run_end == (content, place) else 0
+        self._run_end = (content, place + count * size)
+        while count:
+            if number % RANGE == 0:  # a new run, or one whose range is used up
+                number = self._table.key(keys[-1] if keys else self._root, ("run", content, place))
+            fit = min(count, RANGE - number % RANGE)
+            keys += range(number, number + fit)
+            number, place, count = number + fit, place + fit * size, count - fit
+
+    def _add_block(self, start: int, end: int) -> None:
+        """Add a block of several runs, with media, or of token ids."""
+        keys = self.keys
+        content = self._prompt.slice_key(start, end) if end <= self._num_prompt else self._with_output(start, end)
+        media = self._media(start, end) if self._next_feature < len(self._features) else ()
+        keys.append(self._table.key(keys[-1] if keys else self._root, (content, media) if media else content))
+        self._run_end = None
 
     def _with_output(self, start: int, end: int) -> Hashable:
         """Content of a block that ends in the output."""
@@ -147,8 +201,6 @@ class RequestKeys:
         if isinstance(prompt, TokenPrompt):
             outputs = self.outputs[max(0, start - num_prompt) : end - num_prompt]
             return (*prompt.token_ids[start:], *outputs)
-        if start >= num_prompt:
-            return (TokenRun(self._output, start - num_prompt, end - start),)
         tail = TokenRun(self._output, 0, end - num_prompt)
         if isinstance(prompt, RunPrompt):
             return (*prompt.slice_key(start, num_prompt), tail)

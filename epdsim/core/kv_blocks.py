@@ -44,9 +44,9 @@ class BlockPool:
     __slots__ = (
         "_cached_free",
         "_found",
+        "_further_refs",
         "_key_of",
         "_plain_free",
-        "_refs",
         "enable_caching",
         "num_blocks",
         "num_free",
@@ -58,7 +58,8 @@ class BlockPool:
         self.enable_caching = enable_caching
         self.num_free = num_blocks - 1
         self.num_lost = 0
-        self._refs = [0] * num_blocks
+        # References beyond the first, which a block has that is not in the queue.
+        self._further_refs: dict[int, int] = {}
         self._key_of = [0] * num_blocks
         # The queue in two parts: a stack whose end is the front of the queue, and behind it the blocks with a key.
         self._plain_free = list(range(num_blocks - 1, NULL_BLOCK, -1))
@@ -78,8 +79,8 @@ class BlockPool:
 
     def num_idle(self, blocks: Sequence[int]) -> int:
         """How many of `blocks` nobody holds, so that holding them makes the pool smaller."""
-        refs = self._refs
-        return sum(1 for block in blocks if not refs[block])
+        free = self._cached_free
+        return sum(1 for block in blocks if block in free)
 
     def take(self, count: int) -> list[int]:
         """Take the next `count` free blocks; what cached ones among them hold is lost."""
@@ -89,56 +90,75 @@ class BlockPool:
         plain = self._plain_free
         taken = plain[: -count - 1 : -1]
         del plain[-count:]
-        while len(taken) < count:
-            block, _ = self._cached_free.popitem(last=False)
-            self.lose_key(block)
-            taken.append(block)
-        for block in taken:
-            self._refs[block] = 1
         self.num_free -= count
+        count -= len(taken)
+        if count:
+            pop = self._cached_free.popitem
+            cached = [pop(last=False)[0] for _ in range(count)]
+            self._lose(cached)
+            taken += cached
         return taken
 
     def hold(self, blocks: Sequence[int]) -> None:
         """Add a reference to found blocks."""
-        refs = self._refs
+        free, further = self._cached_free, self._further_refs
         for block in blocks:
-            if not refs[block]:
-                del self._cached_free[block]
+            if block in free:
+                del free[block]
                 self.num_free -= 1
-            refs[block] += 1
+            else:
+                further[block] = further.get(block, 0) + 1
 
     def release(self, table: Sequence[int]) -> None:
         """Give up a request's block table; its tail is lost before its head."""
-        refs, key_of, plain = self._refs, self._key_of, list[int]()
-        for block in reversed(table):
-            refs[block] -= 1
-            if not refs[block]:
-                self.num_free += 1
-                if key_of[block]:
-                    self._cached_free[block] = None
-                else:
-                    plain.append(block)
-        plain.reverse()
+        ended = self._without_shared(table) if self._further_refs else table
+        key_of, free = self._key_of, self._cached_free
+        plain = [block for block in ended if not key_of[block]]
         self._plain_free += plain
+        self.num_free += len(ended)
+        for block in reversed(ended):
+            if key_of[block]:
+                free[block] = None
 
-    def publish(self, block: int, key: int) -> None:
-        """Make a full block findable."""
-        self._key_of[block] = key
-        found = self._found.setdefault(key, block)
-        if isinstance(found, dict):
-            found[block] = None
-        elif found != block:
-            self._found[key] = {found: None, block: None}
+    def _without_shared(self, table: Sequence[int]) -> Sequence[int]:
+        """The blocks of a table that nobody else holds; the others have one reference less."""
+        further, ended = self._further_refs, list[int]()
+        for block in table:
+            if block not in further:
+                ended.append(block)
+            elif further[block] == 1:
+                del further[block]
+            else:
+                further[block] -= 1
+        return ended
+
+    def publish(self, blocks: Sequence[int], keys: Sequence[int]) -> None:
+        """Make full blocks findable, each by its key."""
+        key_of, all_found = self._key_of, self._found
+        for block, key in zip(blocks, keys, strict=True):
+            key_of[block] = key
+            found = all_found.setdefault(key, block)
+            if isinstance(found, dict):
+                found[block] = None
+            elif found != block:
+                all_found[key] = {found: None, block: None}
 
     def lose_key(self, block: int) -> None:
         """Make a block unfindable: its content is about to be overwritten, or will not be written after all."""
-        self.num_lost += 1
-        key, self._key_of[block] = self._key_of[block], 0
-        found = self._found.pop(key, None)
-        if isinstance(found, dict):
-            found.pop(block, None)
-            if found:
-                self._found[key] = found
+        self._lose([block])
+
+    def _lose(self, blocks: Sequence[int]) -> None:
+        key_of, all_found = self._key_of, self._found
+        self.num_lost += len(blocks)
+        for block in blocks:
+            key, key_of[block] = key_of[block], 0
+            found = all_found.pop(key, None)
+            if isinstance(found, dict):
+                found.pop(block, None)
+                if len(found) > 1:
+                    all_found[key] = found
+                else:
+                    (all_found[key],) = found
 
     def reset(self) -> bool:
         """Forget all prefixes; False and nothing done while a block is in use."""
@@ -166,8 +186,9 @@ class BlockPool:
         return self._key_of[block]
 
     def references(self, block: int) -> int:
-        """How many tables a block is in."""
-        return self._refs[block]
+        """How many tables a block is in; slow."""
+        is_free = block in self._cached_free or block in self._plain_free
+        return 0 if is_free else 1 + self._further_refs.get(block, 0)
 
     def free_queue(self) -> list[int]:
         """Free blocks in the order in which they will be taken."""
@@ -178,7 +199,8 @@ class BlockPool:
         other = object.__new__(BlockPool)
         for name in self.__slots__:
             setattr(other, name, getattr(self, name))
-        other._refs, other._key_of, other._plain_free = list(self._refs), list(self._key_of), list(self._plain_free)
+        other._further_refs = dict(self._further_refs)
+        other._key_of, other._plain_free = list(self._key_of), list(self._plain_free)
         other._cached_free = OrderedDict(self._cached_free)
         other._found = {key: found if isinstance(found, int) else dict(found) for key, found in self._found.items()}
         return other

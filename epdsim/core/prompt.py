@@ -81,6 +81,11 @@ class RunPrompt:
         """Tokens in all."""
         return self._ends[-1] if self._ends else 0
 
+    def run_at(self, start: int) -> tuple[Hashable, int, int]:
+        """The run that holds token `start`: its content, what a token's number in the prompt lacks of that in the content, its end."""
+        index = bisect_right(self._ends, start)
+        return self.runs[index].content, self._shifts[index], self._ends[index]
+
     def slice_key(self, start: int, end: int) -> tuple[TokenRun, ...]:
         """The runs clipped to the slice."""
         index = bisect_right(self._ends, start)

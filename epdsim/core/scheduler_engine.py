@@ -6,11 +6,10 @@ far. The phases (running, waiting, preemption, encoder, update) are functions ov
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Container, Sequence
 from itertools import chain
 
-from epdsim.core.block_keys import BlockKeyTable
+from epdsim.core.block_keys import NEVER, BlockKeyTable
 from epdsim.core.encoder_cache import EncoderCache
 from epdsim.core.kv_blocks import BlockPool
 from epdsim.core.plan import CachedRequestData
@@ -20,8 +19,8 @@ from epdsim.core.scheduler_queues import waiting_queue
 from epdsim.core.scheduler_rules import Behaviour
 from epdsim.core.scheduler_state import RequestState
 
-NEVER = sys.maxsize
-"""More tokens than any request has."""
+MANY_KEYS = 1 << 14
+"""From so many block keys on, or fewer for a small pool, it is worth a look which of them are still of use."""
 
 
 class EngineState:
@@ -77,7 +76,7 @@ class EngineState:
         self.preempted: list[str] = []
         self.ec_loads: dict[str, None] = {}
         self.refused: list[str] = []
-        self._prune_at = 8 * config.num_gpu_blocks
+        self._prune_at = min(MANY_KEYS, 8 * config.num_gpu_blocks)
 
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that hold `num_tokens` tokens."""
@@ -98,9 +97,8 @@ class EngineState:
         num_full = num_tokens // self.config.block_size
         if num_full <= state.num_published:
             return
-        pool, blocks, keys = self.pool, state.blocks, state.keys.upto(num_full)
-        for index in range(state.num_published, num_full):
-            pool.publish(blocks[index], keys[index])
+        first, keys = state.num_published, state.keys.upto(num_full)
+        self.pool.publish(state.blocks[first:num_full], keys[first:num_full])
         state.num_published = num_full
         state.publish_at = (num_full + 1) * self.config.block_size
 
@@ -114,7 +112,7 @@ class EngineState:
         """Drop block keys that neither the pool nor a live request knows, once there are many of them."""
         if len(self.table) > self._prune_at:
             self.table.keep_only(chain(self.pool.keys(), *(state.keys.known() for state in self.requests.values())))
-            self._prune_at = max(8 * self.config.num_gpu_blocks, 2 * len(self.table))
+            self._prune_at = max(min(MANY_KEYS, 8 * self.config.num_gpu_blocks), 2 * len(self.table))
 
     def clone(self) -> EngineState:
         """An independent copy."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from hashlib import blake2b
 
-from epdsim.core.block_keys import BlockKeyTable
+from epdsim.core.block_keys import RANGE, BlockKeyTable
 from epdsim.core.scheduler_engine import EngineState
 from epdsim.core.strip import payload_kind
 
@@ -17,7 +17,7 @@ def fingerprint(engine: EngineState) -> str:
     and steps are not counted, so states that differ in such names only have one digest.
     """
     blocks = _Names()
-    content = _contents(engine.table)
+    content = _Contents(engine.table)
     pool = engine.pool
     queue = [(blocks[block], content[pool.key_of(block)]) for block in pool.free_queue()]
     states: list[tuple[object, ...]] = []
@@ -32,12 +32,21 @@ def fingerprint(engine: EngineState) -> str:
     return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def _contents(table: BlockKeyTable) -> dict[int, str]:
-    """A digest of the whole prefix that each key stands for; parents have smaller numbers than what continues them."""
-    digests = {0: ""}
-    for number, parent, content in sorted(table.chains(), key=lambda chain: chain[0]):
-        digests[number] = blake2b(f"{digests[parent]}{content!r}".encode(), digest_size=8).hexdigest()
-    return digests
+class _Contents:
+    """A digest of the whole prefix that each key stands for."""
+
+    __slots__ = ("_digests",)
+
+    def __init__(self, table: BlockKeyTable) -> None:
+        self._digests = {0: ""}
+        # Parents have smaller numbers than what continues them.
+        for number, parent, content in sorted(table.chains(), key=lambda chain: chain[0]):
+            self._digests[number] = blake2b(f"{self[parent]}{content!r}".encode(), digest_size=8).hexdigest()
+
+    def __getitem__(self, number: int) -> str:
+        """The digest of the chain that the number belongs to, and how many blocks further its last run goes on."""
+        further = number % RANGE
+        return f"{self._digests[number - further]}+{further}" if number else ""
 
 
 class _Names:

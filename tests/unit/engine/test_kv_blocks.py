@@ -26,8 +26,7 @@ def test_blocks_without_key_come_back_first_and_last_in_first_out() -> None:
 def test_blocks_with_key_go_to_the_end_and_lose_their_tail_first() -> None:
     pool = pool_of(6)
     table = pool.take(3)
-    for block, key in zip(table, (10, 11, 12), strict=True):
-        pool.publish(block, key)
+    pool.publish(table, (10, 11, 12))
     pool.release(table)
     assert pool.free_queue() == [4, 5, 3, 2, 1]
     assert pool.take(3) == [4, 5, 3]
@@ -37,16 +36,16 @@ def test_blocks_with_key_go_to_the_end_and_lose_their_tail_first() -> None:
 def test_a_mixed_table_is_split_between_both_ends() -> None:
     pool = pool_of(6)
     table = pool.take(3)
-    pool.publish(1, 10)
+    pool.publish([1], [10])
     pool.release(table)
     assert pool.free_queue() == [3, 2, 4, 5, 1]
 
 
 def test_a_found_block_leaves_the_queue_and_comes_back_behind() -> None:
     pool = pool_of(4)
-    pool.publish(*pool.take(1), 10)
+    pool.publish(pool.take(1), [10])
     pool.release([1])
-    pool.publish(*pool.take(1), 20)
+    pool.publish(pool.take(1), [20])
     pool.release([2])
     pool.hold([1])
     assert pool.free_queue() == [3, 2]
@@ -58,7 +57,7 @@ def test_a_found_block_leaves_the_queue_and_comes_back_behind() -> None:
 def test_a_shared_block_is_free_when_its_last_user_gives_it_up() -> None:
     pool = pool_of(3)
     table = pool.take(1)
-    pool.publish(1, 10)
+    pool.publish([1], [10])
     pool.hold(table)
     assert pool.num_idle(table) == 0
     pool.release(table)
@@ -69,16 +68,15 @@ def test_a_shared_block_is_free_when_its_last_user_gives_it_up() -> None:
 
 def test_a_hit_ends_at_the_first_unknown_key() -> None:
     pool = pool_of(5)
-    for block, key in zip(pool.take(3), (10, 11, 13), strict=True):
-        pool.publish(block, key)
+    pool.publish(pool.take(3), (10, 11, 13))
     assert pool.find_all([10, 11, 12, 13]) == [1, 2]
 
 
 def test_of_two_blocks_with_one_key_the_first_serves_until_it_is_lost() -> None:
     pool = pool_of(3)
     pool.take(2)
-    pool.publish(1, 10)
-    pool.publish(2, 10)
+    pool.publish([1], [10])
+    pool.publish([2], [10])
     assert pool.find_all([10]) == [1]
     pool.release([1])
     pool.take(1)
@@ -97,7 +95,7 @@ def test_without_caching_all_blocks_come_back_first() -> None:
 def test_reset_forgets_prefixes_and_keeps_the_queue() -> None:
     pool = pool_of(5)
     table = pool.take(2)
-    pool.publish(1, 10)
+    pool.publish([1], [10])
     assert not pool.reset()
     assert pool.find_all([10]) == [1]
     pool.release(table)
@@ -116,9 +114,9 @@ def test_taking_more_than_is_free_is_the_callers_error() -> None:
 
 def test_a_clone_is_independent() -> None:
     pool = pool_of(4)
-    pool.publish(*pool.take(1), 10)
+    pool.publish(pool.take(1), [10])
     other = pool.clone()
-    other.publish(*other.take(1), 10)
+    other.publish(other.take(1), [10])
     other.release([1])
     other.release([2])
     assert pool.free_queue() == [2, 3]
