@@ -10,7 +10,6 @@ range of its own, and each that follows the number after its predecessor's: a pr
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
 from epdsim.core.items import MediaFeature
@@ -30,9 +29,6 @@ def root_key(request: Request) -> Hashable | None:
         return None
     return request.cache_salt, request.adapter
 
-
-NEVER = sys.maxsize
-"""More tokens than any request has."""
 
 MEDIA_KEY = Rule(
     "block_keys.media",
@@ -118,11 +114,11 @@ class RequestKeys:
         "_features",
         "_media_key",
         "_next_feature",
+        "_num_further",
         "_num_prompt",
         "_output",
         "_prompt",
         "_root",
-        "_run_end",
         "_table",
         "keys",
         "outputs",
@@ -139,61 +135,56 @@ class RequestKeys:
         self._media_key: Callable[[str, int, int], Hashable] = dialect[MEDIA_KEY]
         self._next_feature = 0
         self._root = 0 if root is None else table.key(0, ("root", root))
-        # Where the last block's run goes on, as its content and the token after the block, when the block was of one run.
-        self._run_end: tuple[Hashable, int] | None = None
+        # Blocks after the last one that go on with its run, and have room in its range.
+        self._num_further = 0
         self.keys: list[int] = []
         self.outputs: list[int] = []
 
     def upto(self, count: int) -> list[int]:
         """Keys of at least the first `count` blocks, all of whose tokens are known."""
         keys = self.keys
-        while len(keys) < count:
+        while (wanted := count - len(keys)) > 0:
+            if self._num_further:
+                fit = min(wanted, self._num_further)
+                self._num_further -= fit
+                following = keys[-1] + 1
+                keys += range(following, following + fit)
+                continue
             start = len(keys) * self._block_size
-            content, shift, end = self._run_at(start)
-            num_whole = (end - start) // self._block_size
+            content, place, num_whole = self._run_at(start)
             if num_whole > 0:
-                self._go_on(content, start + shift, min(num_whole, count - len(keys)))
+                keys.append(self._number(("run", content, place)))
+                self._num_further = min(num_whole, RANGE) - 1
             else:
-                self._add_block(start, start + self._block_size)
+                keys.append(self._number(self._block_content(start, start + self._block_size)))
         return keys
+
+    def _number(self, content: Hashable) -> int:
+        return self._table.key(self.keys[-1] if self.keys else self._root, content)
 
     def known(self) -> list[int]:
         """All numbers that this request may still use as parents."""
         return [self._root, *self.keys]
 
     def _run_at(self, start: int) -> tuple[Hashable, int, int]:
-        """Content of the run at a token, from a token to its place in the content, and the token where run or text ends."""
+        """Content of the run at a token, the token's place in that, and the whole blocks from there on that are of it alone."""
         prompt, num_prompt = self._prompt, self._num_prompt
         if isinstance(prompt, TokenPrompt):
-            return None, 0, start
+            return None, 0, 0
         if start >= num_prompt:
-            return self._output, -num_prompt, NEVER
+            return self._output, start - num_prompt, RANGE
         if not isinstance(prompt, RunPrompt):
-            return None, 0, start
-        content, shift, end = prompt.run_at(start)
+            return None, 0, 0
+        content, place, end = prompt.run_at(start)
         if self._next_feature < len(self._features):
             end = min(end, self._features[self._next_feature].position.offset)
-        return content, shift, end
+        return content, place, (end - start) // self._block_size
 
-    def _go_on(self, content: Hashable, place: int, count: int) -> None:
-        """Add blocks of one run that stand `place` tokens into its content."""
-        keys, size = self.keys, self._block_size
-        number = keys[-1] + 1 if keys and self._run_end == (content, place) else 0
-        self._run_end = (content, place + count * size)
-        while count:
-            if number % RANGE == 0:  # a new run, or one whose range is used up
-                number = self._table.key(keys[-1] if keys else self._root, ("run", content, place))
-            fit = min(count, RANGE - number % RANGE)
-            keys += range(number, number + fit)
-            number, place, count = number + fit, place + fit * size, count - fit
-
-    def _add_block(self, start: int, end: int) -> None:
-        """Add a block of several runs, with media, or of token ids."""
-        keys = self.keys
+    def _block_content(self, start: int, end: int) -> Hashable:
+        """Content of a block of several runs, with media, or of token ids."""
         content = self._prompt.slice_key(start, end) if end <= self._num_prompt else self._with_output(start, end)
         media = self._media(start, end) if self._next_feature < len(self._features) else ()
-        keys.append(self._table.key(keys[-1] if keys else self._root, (content, media) if media else content))
-        self._run_end = None
+        return (content, media) if media else content
 
     def _with_output(self, start: int, end: int) -> Hashable:
         """Content of a block that ends in the output."""

@@ -82,9 +82,9 @@ class RunPrompt:
         return self._ends[-1] if self._ends else 0
 
     def run_at(self, start: int) -> tuple[Hashable, int, int]:
-        """The run that holds token `start`: its content, what a token's number in the prompt lacks of that in the content, its end."""
+        """The run that holds token `start`: its content, the token's place in that, and where in the prompt the run ends."""
         index = bisect_right(self._ends, start)
-        return self.runs[index].content, self._shifts[index], self._ends[index]
+        return self.runs[index].content, start + self._shifts[index], self._ends[index]
 
     def slice_key(self, start: int, end: int) -> tuple[TokenRun, ...]:
         """The runs clipped to the slice."""

@@ -21,7 +21,7 @@ from epdsim.core.request import Request
 from epdsim.core.rules import IDEAL, Dialect
 from epdsim.core.scheduler_broadcast import step_plan
 from epdsim.core.scheduler_config import SchedulerConfig
-from epdsim.core.scheduler_engine import EngineState, StepDraft
+from epdsim.core.scheduler_engine import NEVER, EngineState, StepDraft
 from epdsim.core.scheduler_fingerprint import fingerprint
 from epdsim.core.scheduler_running import schedule_running
 from epdsim.core.scheduler_state import RequestState
@@ -130,12 +130,17 @@ class Scheduler:
         """
         return update(self._engine, plan, sampled)
 
-    def steady_steps(self) -> int:
-        """How many of the next steps decide nothing: one token for each running request; 0 when the next must be planned.
+    @property
+    def num_running_tokens(self) -> int:
+        """Known tokens of all requests that run."""
+        return sum([state.num_tokens for state in self._engine.running])
+
+    def steady_steps(self, most: int = NEVER) -> int:
+        """How many of the next steps decide nothing, `most` at most: one token for each running request; 0 when the next decides.
 
         Holds until something is handed in from outside, except `add_request`, whose request joins at the first planned step.
         """
-        return steady_steps(self._engine)
+        return steady_steps(self._engine, most)
 
     def take_steps(self, count: int) -> StepOutcome:
         """Take steps that are steady, at once; the same as `schedule` and `update_from_output` that many times (FWD-EQ).

@@ -6,10 +6,11 @@ far. The phases (running, waiting, preemption, encoder, update) are functions ov
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Container, Sequence
 from itertools import chain
 
-from epdsim.core.block_keys import NEVER, BlockKeyTable
+from epdsim.core.block_keys import BlockKeyTable
 from epdsim.core.encoder_cache import EncoderCache
 from epdsim.core.kv_blocks import BlockPool
 from epdsim.core.plan import CachedRequestData
@@ -18,6 +19,9 @@ from epdsim.core.scheduler_config import SchedulerConfig
 from epdsim.core.scheduler_queues import waiting_queue
 from epdsim.core.scheduler_rules import Behaviour
 from epdsim.core.scheduler_state import RequestState
+
+NEVER = sys.maxsize
+"""More tokens than any request has."""
 
 MANY_KEYS = 1 << 14
 """From so many block keys on, or fewer for a small pool, it is worth a look which of them are still of use."""
@@ -94,10 +98,10 @@ class EngineState:
         if not self.pool.enable_caching:
             state.publish_at = NEVER
             return
-        num_full = num_tokens // self.config.block_size
-        if num_full <= state.num_published:
+        first, num_full = state.num_published, num_tokens // self.config.block_size
+        if num_full <= first:
             return
-        first, keys = state.num_published, state.keys.upto(num_full)
+        keys = state.keys.upto(num_full)
         self.pool.publish(state.blocks[first:num_full], keys[first:num_full])
         state.num_published = num_full
         state.publish_at = (num_full + 1) * self.config.block_size

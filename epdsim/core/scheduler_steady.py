@@ -7,48 +7,42 @@ blocks are taken and become findable within those steps is kept, since later dec
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from epdsim.core.scheduler_engine import EngineState
+from epdsim.core.scheduler_engine import NEVER, EngineState
 from epdsim.core.scheduler_state import RequestState
 from epdsim.core.scheduler_update import StepOutcome, finish
 
 
-def steady_steps(engine: EngineState) -> int:
+def steady_steps(engine: EngineState, most: int = NEVER) -> int:
     """Steps ahead that compute one token of each running request and nothing else; only the last one may finish requests.
 
-    0 whenever the next step has to be planned.
+    0 whenever the next step has to be planned; `most` where there are more.
     """
-    config, running = engine.config, engine.running
-    is_full = len(running) >= config.max_num_seqs
+    config, running, cache = engine.config, engine.running, engine.encoder_cache
     if not running or config.async_scheduling or engine.refused or len(running) > config.max_num_batched_tokens:
         return 0
-    if len(engine.waiting) and not is_full:
+    if len(engine.waiting) and len(running) < config.max_num_seqs:
         return 0
-    if not all(_only_decodes(engine, state) for state in running):
-        return 0
-    most = min(state.end_tokens - state.num_tokens for state in running)
+    for state in running:
+        num_computed, num_tokens = state.num_computed, state.num_tokens
+        if num_computed != num_tokens - 1 or state.num_in_flight or num_computed < state.last_media_end:
+            return 0
+        if state.features and cache.held(state.request_id):
+            return 0
+        most = min(most, state.end_tokens - num_tokens)
     return _affordable(engine, most)
-
-
-def _only_decodes(engine: EngineState, state: RequestState) -> bool:
-    return (
-        state.num_computed == state.num_tokens - 1
-        and not state.num_in_flight
-        and state.num_computed >= state.last_media_end
-        and not (state.features and engine.encoder_cache.held(state.request_id))
-    )
 
 
 def _affordable(engine: EngineState, most: int) -> int:
     """The largest number of steps up to `most` for which the pool has the blocks, so that nobody is preempted."""
+    running, free = engine.running, engine.pool.num_free
+    if engine.blocks_for(most) * len(running) <= free:
+        return most
 
     def blocks_after(steps: int) -> int:
-        return sum(
-            max(0, engine.blocks_for(state.num_computed + steps) - len(state.blocks)) for state in engine.running
-        )
+        return sum(max(0, engine.blocks_for(state.num_computed + steps) - len(state.blocks)) for state in running)
 
-    free = engine.pool.num_free
     if blocks_after(most) <= free:
         return most
     low, high = 0, most
@@ -60,33 +54,61 @@ def _affordable(engine: EngineState, most: int) -> int:
 
 def take_steps(engine: EngineState, count: int) -> StepOutcome:
     """Take `count` steps, which the caller has seen to be steady; each request samples one token a step."""
-    size = engine.config.block_size
     running = list(engine.running)
     engine.encoder_cache.take_freed()
     engine.finished, engine.preempted, engine.ec_loads = [], [], {}
-    for state in running:
-        if state.outputs is not None:
-            state.outputs += [-1 - index for index in range(len(state.outputs), len(state.outputs) + count)]
-    for step, index in sorted(_boundaries(running, count, size)):
-        state = running[index]
-        end = state.num_computed + step
-        if end > state.capacity:
-            engine.extend(state, end)
-        engine.publish(state, end)
+    _take_blocks(engine, running, count)
+    ended: list[RequestState] = []
+    has_ids = False
     for state in running:
         state.num_computed += count
         state.num_tokens += count
+        if state.num_tokens >= state.end_tokens:
+            ended.append(state)
+        if state.outputs is not None:
+            has_ids = True
+            state.outputs += [-1 - index for index in range(len(state.outputs), len(state.outputs) + count)]
+    if has_ids:
+        _publish_in_order(engine, running, count)
+    for state in running:
+        if state.num_computed >= state.publish_at:
+            engine.publish(state, state.num_computed)
     engine.step += count
-    ended = [state for state in running if state.num_tokens >= state.end_tokens]
     for state in ended:
         finish(engine, state)
-    return StepOutcome({state.request_id: count for state in running}, [state.request_id for state in ended])
+    return StepOutcome(
+        dict.fromkeys([state.request_id for state in running], count), [state.request_id for state in ended]
+    )
 
 
-def _boundaries(running: list[RequestState], count: int, block_size: int) -> Iterator[tuple[int, int]]:
-    """Steps, counted from 1, in which a request fills a block or needs a new one, with its place in scheduling order."""
+def _take_blocks(engine: EngineState, running: Sequence[RequestState], count: int) -> None:
+    """Take the blocks that requests need within some steps: earlier steps first, within a step in scheduling order."""
+    size = engine.config.block_size
+    needs: list[tuple[int, int]] = []
     for index, state in enumerate(running):
-        for filled in range(block_size - state.num_computed % block_size, count + 1, block_size):
-            yield filled, index
-        for needed in range(state.capacity - state.num_computed + 1, count + 1, block_size):
-            yield needed, index
+        first = state.capacity - state.num_computed + 1
+        if first <= count:
+            needs += [(step, index) for step in range(first, count + 1, size)]
+    needs.sort()
+    for (_, index), block in zip(needs, engine.pool.take(len(needs)), strict=True):
+        state = running[index]
+        state.blocks.append(block)
+        state.capacity += size
+
+
+def _publish_in_order(engine: EngineState, running: Sequence[RequestState], count: int) -> None:
+    """Publish blocks in the order in which they were filled, which decides between those of equal key.
+
+    Only outputs that have ids can be equal: others are named after their requests.
+    """
+    for step, index in sorted(_fillings(running, count, engine.config.block_size)):
+        state = running[index]
+        engine.publish(state, state.num_computed - count + step)
+
+
+def _fillings(running: Sequence[RequestState], count: int, block_size: int) -> Iterator[tuple[int, int]]:
+    """Steps, counted from 1, in which a request filled a block, with its place in scheduling order."""
+    for index, state in enumerate(running):
+        first = block_size - (state.num_computed - count) % block_size
+        for step in range(first, count + 1, block_size):
+            yield step, index

@@ -6,8 +6,9 @@ costs a handful of multiplications. No model falls when a field of the load grow
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import sqrt
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from epdsim.core.errors import InputError
 from epdsim.cost.checks import non_negative
@@ -43,6 +44,33 @@ class LmCost(Protocol):
     def step_ms(self, load: StepLoad) -> float:
         """Milliseconds from the start of the forward pass to its end; 0 for an empty step."""
         ...
+
+
+@runtime_checkable
+class StridingLm(LmCost, Protocol):
+    """A model that times many decode steps at once."""
+
+    def decode_steps_ms(self, requests: int, context_tokens: int, num_steps: int) -> list[float]:
+        """Milliseconds of steps that only decode; the same as `step_ms` of each, to the bit.
+
+        Args:
+            requests: In every step; at least 1.
+            context_tokens: Sum of their contexts in the first step; it grows by a token per request and step.
+            num_steps: At least 1.
+        """
+        ...
+
+
+def decode_stepper(lm: LmCost) -> Callable[[int, int, int], list[float]]:
+    """A model's `decode_steps_ms`, made of its `step_ms` where it has none."""
+    if isinstance(lm, StridingLm):
+        return lm.decode_steps_ms
+
+    def one_by_one(requests: int, context_tokens: int, num_steps: int) -> list[float]:
+        contexts = range(context_tokens, context_tokens + requests * num_steps, requests)
+        return [lm.step_ms(StepLoad(0, 0, requests, context)) for context in contexts]
+
+    return one_by_one
 
 
 class LinearLm:
@@ -81,6 +109,12 @@ class LinearLm:
             + self.decode_request_ms * requests
             + self.context_token_ms * context
         )
+
+    def decode_steps_ms(self, requests: int, context_tokens: int, num_steps: int) -> list[float]:
+        """Milliseconds of steps that only decode, see `StridingLm`."""
+        fixed_ms, token_ms = self.fixed_ms + self.decode_request_ms * requests, self.context_token_ms
+        contexts = range(context_tokens, context_tokens + requests * num_steps, requests)
+        return [fixed_ms + token_ms * context for context in contexts]
 
 
 class RooflineLm:
@@ -175,3 +209,19 @@ class RooflineLm:
             step += self._sliding_pair_ms * min(pairs, tokens * self._window)
             step += self._sliding_kv_ms * min(context, requests * self._window)
         return step
+
+    def decode_steps_ms(self, requests: int, context_tokens: int, num_steps: int) -> list[float]:
+        """Milliseconds of steps that only decode, see `StridingLm`."""
+        compute, memory = self._decode_ms * requests, self._weights_ms
+        if self._expert_ms:
+            memory += self._expert_ms * (1.0 - self._miss**requests)
+        fixed_ms, kv_ms = self._fixed_ms + sqrt(compute * compute + memory * memory), self._kv_ms
+        request_ms, token_ms = self._request_ms * requests, self._token_ms * requests
+        contexts = range(context_tokens, context_tokens + requests * num_steps, requests)
+        steps_ms = [fixed_ms + kv_ms * context + request_ms + token_ms for context in contexts]
+        if self._window:
+            sliding_ms, seen = self._sliding_kv_ms, requests * self._window
+            steps_ms = [
+                step_ms + sliding_ms * min(context, seen) for step_ms, context in zip(steps_ms, contexts, strict=True)
+            ]
+        return steps_ms

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
-from typing import Any
 
 import simpy
 
@@ -15,14 +15,12 @@ from epdsim.core.plan import NewRequestData, StepPlan
 from epdsim.core.request import Request
 from epdsim.core.scheduler import Scheduler, StepOutcome
 from epdsim.core.strip import payload_kind
-from epdsim.cost.lm import StepLoad
+from epdsim.cost.lm import decode_stepper
 from epdsim.events import Admitted, EcLoaded, FirstToken, Preempted, RequestFinished, StepFinished, StepPlanned
 from epdsim.fleet.config import EnginePool
 from epdsim.fleet.render import RenderedRequest
 from epdsim.fleet.step_cost import BroadcastCost, StepBroadcast, step_load
-from epdsim.fleet.world import World, on_grid
-
-Steps = Generator[simpy.Event, Any, None]
+from epdsim.fleet.world import TICKS_PER_MS, World, on_grid
 
 _LONGEST_STRIDE = 64
 """Steps that are looked ahead at most: an arrival makes the rest of the look-ahead worthless."""
@@ -30,6 +28,25 @@ _LONGEST_STRIDE = 64
 
 class RequestLostError(EpdsimError):
     """An engine ended a request without its tokens."""
+
+
+@dataclass(slots=True)
+class _Stride:
+    """Steps under way that decide nothing.
+
+    Attributes:
+        started_ms: When the first one began.
+        ends: When each ends, in ticks of the grid since then.
+        num_steps: How many of them are taken.
+        broadcast: Of each.
+        timer: Fires when the last one that is taken ends.
+    """
+
+    started_ms: float
+    ends: Sequence[int]
+    num_steps: int
+    broadcast: StepBroadcast
+    timer: simpy.Event = field(init=False)
 
 
 @dataclass(slots=True)
@@ -58,9 +75,12 @@ class EngineInstance:
         self._broadcast = BroadcastCost(world.config.costs.broadcast, pool.tp)
         self._requests: dict[str, Request] = {}
         self._jobs: dict[str, _Job] = {}
-        self._wake = world.env.event()
+        self._decode_steps_ms = decode_stepper(pool.lm)
+        self._without_token: set[str] = set()
         self._num_steps = 0
-        world.env.process(self._run())
+        self._stride: _Stride | None = None
+        self._is_idle = False
+        self._advance()
 
     @property
     def block_size(self) -> int:
@@ -82,62 +102,95 @@ class EngineInstance:
         done = self._world.env.event()
         self._requests[request.request_id] = request
         self._jobs[request.request_id] = _Job(rendered, is_visible, done)
-        if not self._wake.triggered:
-            self._wake.succeed()
+        self._without_token.add(request.request_id)
+        if self._is_idle:
+            self._is_idle = False
+            self._world.soon(self._wake)
+        elif self._stride is not None:
+            self._cut_stride(self._stride)
         return done
 
-    def _run(self) -> Steps:
+    def _advance(self) -> None:
+        """Begin what comes next: a stride, a planned step, or idleness."""
         scheduler = self._scheduler
-        while True:
-            steady = scheduler.steady_steps() if self._world.takes_strides else 0
-            if steady > 1 and all(self._jobs[name].output_tokens for name in scheduler.running):
-                yield from self._stride(min(steady, _LONGEST_STRIDE))
-                continue
-            plan = scheduler.schedule()
-            if plan.total_num_scheduled_tokens:
-                yield from self._step(plan)
-            else:
-                # Only a new arrival can change what can be scheduled: stepping on would spin.
-                scheduler.update_from_output(plan)
-                self._wake = self._world.env.event()
-                yield self._wake
+        steady = scheduler.steady_steps(_LONGEST_STRIDE) if self._world.takes_strides else 0
+        if steady > 1 and self._all_have_tokens():
+            self._begin_stride(steady)
+            return
+        plan = scheduler.schedule()
+        if plan.total_num_scheduled_tokens:
+            self._begin_step(plan)
+        else:
+            # Only a new arrival can change what can be scheduled: stepping on would spin.
+            scheduler.update_from_output(plan)
+            self._is_idle = True
 
-    def _step(self, plan: StepPlan) -> Steps:
+    def _wake(self, _: simpy.Event) -> None:
+        self._advance()
+
+    def _begin_step(self, plan: StepPlan) -> None:
         """One planned step."""
-        started_ms = self._world.env.now
+        world = self._world
         self._emit_decisions(plan)
         broadcast = self._broadcast.of(plan, self._requests)
-        encode_ms = self._encode_ms(plan)
-        duration_ms = broadcast.total_ms + encode_ms + self._ec_load_ms(plan)
-        yield self._world.step_end(duration_ms + self._pool.lm.step_ms(step_load(plan, self._requests)))
+        encode_ms = self._encode_ms(plan) if plan.scheduled_encoder_inputs else 0.0
+        duration_ms = broadcast.total_ms + encode_ms
+        if plan.ec_loads:
+            duration_ms += self._ec_load_ms(plan)
+        duration_ms += self._pool.lm.step_ms(step_load(plan, self._requests))
+        ends = partial(self._end_step, plan, world.env.now, broadcast, encode_ms)
+        world.at_step_end(on_grid(duration_ms), ends)
+
+    def _end_step(
+        self, plan: StepPlan, started_ms: float, broadcast: StepBroadcast, encode_ms: float, _: simpy.Event
+    ) -> None:
         outcome = self._scheduler.update_from_output(plan)
         num_tokens, num_requests = plan.total_num_scheduled_tokens, len(plan.num_scheduled_tokens)
         self._emit_step(plan.step, num_tokens, num_requests, started_ms, broadcast, encode_ms=encode_ms)
         self._take_tokens(outcome)
+        self._advance()
 
-    def _stride(self, num_steps: int) -> Steps:
-        """Steps that decide nothing, in one wait; a request that arrives meanwhile ends it with the step that is under way."""
-        env, started_ms = self._world.env, self._world.env.now
-        names = self._scheduler.running
-        broadcast = self._broadcast.plain(len(names))
-        ends_ms = self._stride_ends_ms(names, broadcast, num_steps)
-        self._wake = env.event()
-        yield self._world.step_end(ends_ms[-1] - started_ms) | self._wake
-        if env.now < ends_ms[-1] or self._wake.processed:
-            num_steps = bisect_left(ends_ms, env.now) + 1
-            yield self._world.step_end(ends_ms[num_steps - 1] - env.now)
+    def _all_have_tokens(self) -> bool:
+        """Whether every running request has its first token, so that a stride brings none."""
+        return not self._without_token or self._without_token.isdisjoint(self._scheduler.running)
+
+    def _begin_stride(self, num_steps: int) -> None:
+        """Steps that decide nothing, in one wait."""
+        scheduler = self._scheduler
+        count = scheduler.num_running
+        broadcast = self._broadcast.plain(count)
+        steps_ms = self._decode_steps_ms(count, scheduler.num_running_tokens, num_steps)
+        fixed_ms = broadcast.total_ms
+        ends = list(accumulate([round((fixed_ms + step_ms) * TICKS_PER_MS) for step_ms in steps_ms]))
+        self._stride = stride = _Stride(self._world.env.now, ends, num_steps, broadcast)
+        stride.timer = self._world.at_step_end(ends[-1] / TICKS_PER_MS, self._end_stride)
+
+    def _cut_stride(self, stride: _Stride) -> None:
+        """A request has arrived: the stride ends with the step that is under way."""
+        elapsed_ms = self._world.env.now - stride.started_ms
+        num_steps = bisect_left(stride.ends, elapsed_ms * TICKS_PER_MS) + 1
+        if num_steps < stride.num_steps:
+            stride.num_steps = num_steps
+            stride.timer.callbacks.clear()
+            left_ms = stride.ends[num_steps - 1] / TICKS_PER_MS - elapsed_ms
+            stride.timer = self._world.at_step_end(left_ms, self._end_stride)
+
+    def _end_stride(self, _: simpy.Event) -> None:
+        stride = self._stride
+        assert stride is not None, "a stride that was cut has called off its end"
+        self._stride = None
+        num_steps = stride.num_steps
         outcome = self._scheduler.take_steps(num_steps)
-        self._emit_step(self._num_steps, num_steps * len(names), len(names), started_ms, broadcast, num_steps=num_steps)
-        self._take_tokens(outcome)
-
-    def _stride_ends_ms(self, names: Sequence[str], broadcast: StepBroadcast, num_steps: int) -> list[float]:
-        """When each step of a stride ends: contexts grow by one token per request and step."""
-        count = len(names)
-        context = sum(self._requests[name].prompt.num_tokens + self._jobs[name].output_tokens for name in names)
-        step_ms, now_ms = self._pool.lm.step_ms, self._world.env.now
-        loads = (StepLoad(0, 0, count, context + index * count) for index in range(num_steps))
-        durations_ms = (on_grid(broadcast.total_ms + step_ms(load)) for load in loads)
-        return list(accumulate(durations_ms, initial=now_ms))[1:]
+        count = len(outcome.new_tokens)
+        self._emit_step(
+            self._num_steps, num_steps * count, count, stride.started_ms, stride.broadcast, num_steps=num_steps
+        )
+        jobs = self._jobs
+        for request_id in outcome.new_tokens:
+            jobs[request_id].output_tokens += num_steps
+        for request_id in outcome.finished:
+            self._finish_request(request_id)
+        self._advance()
 
     def _encode_ms(self, plan: StepPlan) -> float:
         """The encoder, where the engine runs it itself; one batch a step."""
@@ -191,16 +244,18 @@ class EngineInstance:
         )
 
     def _take_tokens(self, outcome: StepOutcome) -> None:
-        now_ms = self._world.env.now
         for request_id, count in outcome.new_tokens.items():
             job = self._jobs[request_id]
-            if count and not job.output_tokens and job.is_visible:
-                self._world.emit(FirstToken(now_ms, self.name, request_id))
+            if count and not job.output_tokens:
+                self._without_token.discard(request_id)
+                if job.is_visible:
+                    self._world.emit(FirstToken(self._world.env.now, self.name, request_id))
             job.output_tokens += count
         for request_id in outcome.finished:
             self._finish_request(request_id)
         for request_id in outcome.failed:
             del self._requests[request_id]
+            self._without_token.discard(request_id)
             lost = RequestLostError("its item does not fit the entry of the same identifier in the encoder cache")
             self._jobs.pop(request_id).done.fail(lost)
 

@@ -17,7 +17,7 @@ from epdsim.fleet.encode import EncodeInstance, EncodeJob
 from epdsim.fleet.engine import EngineInstance, RequestLostError
 from epdsim.fleet.render import ProcessorCache, RenderedRequest, Renderer
 from epdsim.fleet.routing import router
-from epdsim.fleet.world import World
+from epdsim.fleet.world import Desk, World
 from epdsim.media import RenderedMedia
 from epdsim.workload.request import WorkloadRequest
 
@@ -48,9 +48,9 @@ class Orchestrator:
         self._world, self._renderer = world, renderer
         self._prefill, self._decode, self._encode = prefill, decode, encode
         self._to_prefill, self._to_decode, self._to_encode = (router(world.config.router) for _ in range(3))
-        self._front_end = simpy.Resource(world.env, capacity=world.config.render.count)
+        self._front_end = Desk(world, world.config.render.count)
         self._processor_cache = ProcessorCache(world.config.render.cache_bytes)
-        self._kv_wires = {engine.name: simpy.Resource(world.env, capacity=1) for engine in decode}
+        self._kv_wires = {engine.name: Desk(world, 1) for engine in decode}
         self._encoding: dict[str, simpy.Event] = {}
         self._in_flight: dict[str, str] = {}
 
@@ -63,7 +63,7 @@ class Orchestrator:
             rendered = self._renderer.render(source)
             yield from self._render(rendered)
             self._in_flight[source.request_id] = "encode"
-            leased = yield from self._encode_media(rendered)
+            leased = (yield from self._encode_media(rendered)) if self._encode else ()
             self._in_flight[source.request_id] = "generate"
             try:
                 yield from self._generate(rendered)
@@ -88,13 +88,15 @@ class Orchestrator:
 
     def _render(self, rendered: RenderedRequest) -> Steps:
         world, items = self._world, rendered.items
-        with self._front_end.request() as turn:
+        turn = self._front_end.enter()
+        if turn is not None:
             yield turn
-            hits = [self._processor_cache.hit(item.mm_hash, item.media.item.nbytes) for item in items]
-            fresh = [item.pixels for item, hit in zip(items, hits, strict=True) if not hit]
-            known = [item.pixels for item, hit in zip(items, hits, strict=True) if hit]
-            num_text_tokens = rendered.prompt.num_tokens - rendered.num_media_tokens
-            yield world.after(world.config.costs.render.render_ms(fresh, num_text_tokens, known))
+        hits = [self._processor_cache.hit(item.mm_hash, item.media.item.nbytes) for item in items]
+        fresh = [item.pixels for item, hit in zip(items, hits, strict=True) if not hit]
+        known = [item.pixels for item, hit in zip(items, hits, strict=True) if hit]
+        num_text_tokens = rendered.prompt.num_tokens - rendered.num_media_tokens
+        yield world.after(world.config.costs.render.render_ms(fresh, num_text_tokens, known))
+        self._front_end.leave()
         world.emit(
             Rendered(
                 world.env.now,
@@ -109,9 +111,7 @@ class Orchestrator:
         )
 
     def _encode_media(self, rendered: RenderedRequest) -> Generator[simpy.Event, Any, list[str]]:
-        """Have every item's embedding in the EC store; the leased identifiers, empty without encode instances."""
-        if not self._encode:
-            return []
+        """Have every item's embedding in the EC store; the leased identifiers."""
         store, leased, pending = self._world.ec_store, list[str](), list[simpy.Event]()
         legs = encode_legs(rendered.source.request_id, rendered.prompt, rendered.tables)
         for leg, (mm_hash, media) in zip(legs, rendered.media.items(), strict=True):
@@ -176,9 +176,12 @@ class Orchestrator:
         world.emit(LegSent(world.env.now, NAME, source.request_id, "decode", engine.name, nbytes))
         yield world.after(self._way_ms(nbytes))
         kv_bytes = num_tokens * world.config.costs.kv_bytes_per_token
-        with self._kv_wires[engine.name].request() as turn:
+        wire = self._kv_wires[engine.name]
+        turn = wire.enter()
+        if turn is not None:
             yield turn
-            yield world.after(world.config.costs.kv_link.transfer_ms(kv_bytes))
+        yield world.after(world.config.costs.kv_link.transfer_ms(kv_bytes))
+        wire.leave()
         world.emit(KvTransferred(world.env.now, engine.name, source.request_id, prefill.name, kv_bytes))
         request = Request(
             source.request_id,

@@ -132,6 +132,8 @@ class Renderer:
             payload.setdefault(modality, []).append(_with_digests(media.item, item.mm_hash))
             offset += media.num_tokens + media.suffix_tokens
         prompt = RunPrompt(runs)
+        if not items:
+            return RenderedRequest(request, prompt, None, ())
         tables = extract_features(
             Rendered(prompt, hashes, placeholders, payload), self._declared, dialect=self._dialect
         )

@@ -7,8 +7,9 @@ ends of steps come last within an instant.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import simpy
 from simpy.events import EventPriority
@@ -18,6 +19,7 @@ from epdsim.events import Event, Sink
 from epdsim.fleet.config import FleetConfig
 
 TICKS_PER_MS = 1 << 20
+Callback = Callable[[simpy.Event], Any]
 _LAST = cast("EventPriority", 2)
 """SimPy's priorities are 0 (urgent) and 1 (normal); a larger number comes later within an instant."""
 
@@ -37,6 +39,7 @@ class World:
         takes_strides: Whether engines take many steps at once where these decide nothing; never with detail, which is per step.
         ec_store: Embeddings between encode and prefill.
         notices: What the user should read once, for example a fallback that was taken.
+        emit: Hands an event to every sink.
     """
 
     def __init__(self, config: FleetConfig, sinks: Sequence[Sink], *, wants_detail: bool, takes_strides: bool) -> None:
@@ -48,8 +51,10 @@ class World:
         self.notices: list[str] = []
         self._sinks = tuple(sinks)
 
-    def emit(self, event: Event) -> None:
-        """Hand an event to every sink."""
+        # One sink needs no loop over sinks.
+        self.emit: Sink = self._sinks[0] if len(self._sinks) == 1 else self._emit_to_all
+
+    def _emit_to_all(self, event: Event) -> None:
         for sink in self._sinks:
             sink(event)
 
@@ -57,9 +62,47 @@ class World:
         """Fires after a duration."""
         return self.env.timeout(on_grid(duration_ms))
 
-    def step_end(self, duration_ms: float) -> simpy.Event:
-        """Fires after a duration, behind everything else that happens at that instant."""
+    def soon(self, callback: Callback) -> None:
+        """Call back at this instant, behind what is already due at it."""
+        event = self.env.event()
+        event.callbacks.append(callback)
+        event.succeed()
+
+    def at_step_end(self, duration_ms: float, callback: Callback) -> simpy.Event:
+        """Call back after a duration that is on the grid, behind everything else that happens at that instant.
+
+        Returns:
+            The event to call off: `event.callbacks.clear()`.
+        """
         event = self.env.event()
         event._ok, event._value = True, None  # noqa: SLF001 - SimPy's Timeout does the same; it takes no priority
-        self.env.schedule(event, priority=_LAST, delay=on_grid(duration_ms))
+        event.callbacks.append(callback)
+        self.env.schedule(event, priority=_LAST, delay=duration_ms)
         return event
+
+
+class Desk:
+    """A place where so many are served at a time, the others in order of arrival.
+
+    SimPy's `Resource` does the same at the price of two events for each visit, also of those who need not wait.
+    """
+
+    def __init__(self, world: World, capacity: int) -> None:
+        self._env, self._num_free = world.env, capacity
+        self._waiting: deque[simpy.Event] = deque()
+
+    def enter(self) -> simpy.Event | None:
+        """Take a place: None when one is free, else what fires when it is one's turn."""
+        if self._num_free:
+            self._num_free -= 1
+            return None
+        turn = self._env.event()
+        self._waiting.append(turn)
+        return turn
+
+    def leave(self) -> None:
+        """Give the place to the next."""
+        if self._waiting:
+            self._waiting.popleft().succeed()
+        else:
+            self._num_free += 1
