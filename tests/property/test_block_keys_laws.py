@@ -39,7 +39,7 @@ def requests(draw: st.DrawFn, number: int) -> tuple[Request, int]:
 
 
 def content_of(request: Request, end: int) -> tuple[object, ...]:
-    """What the first `end` tokens are, token by token, and where items stand that begin in them: the plain form of a key."""
+    """What the first `end` tokens are, token by token, and the items that begin in them: the plain form of a key."""
     tokens = [(run.content, run.start + index) for run in request.prompt.runs for index in range(run.length)]
     tokens += [(("output", request.request_id), index) for index in range(end)]
     items = [(one.identifier, one.position) for one in request.mm_features if one.position.offset < end]
@@ -49,7 +49,7 @@ def content_of(request: Request, end: int) -> tuple[object, ...]:
 def by_block(features: tuple[object, ...], end: int) -> tuple[object, ...]:
     """Items as a key sees them: per block that they overlap, and not how far they go beyond it."""
     return tuple(
-        (identifier, start - position.offset)
+        (start, identifier, start - position.offset)
         for start in range(0, end, BLOCK_SIZE)
         for identifier, position in features
         if position.offset < start + BLOCK_SIZE and position.end > start
