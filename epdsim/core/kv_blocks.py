@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 
-from epdsim.core.rules import Rule
+from epdsim.core.rules import IDEAL, Dialect, Rule
 
 
 def longest_hit(num_tokens: int) -> int:
@@ -18,11 +18,27 @@ def longest_hit(num_tokens: int) -> int:
     return num_tokens - 1
 
 
+def reused_first() -> bool:
+    """Whether a freed block without a key is taken before those that have been free for longer."""
+    return True
+
+
+def reused_last() -> bool:
+    """After them, if there is no prefix cache at all, so that the whole pool is cycled through: vLLM 0.27."""
+    return False
+
+
 HIT_LIMIT = Rule(
     "kv_blocks.hit_limit",
     "A prefix hit leaves at least the last known token to compute; hits are whole blocks, so a full hit backs off by one block.",
     source="vLLM 0.32",
     ideal=longest_hit,
+)
+REUSE = Rule(
+    "kv_blocks.reuse",
+    "A block that holds nothing of use is the next to be taken.",
+    source="vLLM PR 48017 lost it without prefix caching, PR 51482 restored it",
+    ideal=reused_first,
 )
 
 NULL_BLOCK = 0
@@ -35,6 +51,7 @@ class BlockPool:
     Args:
         num_blocks: Blocks in all, the null block among them.
         enable_caching: Whether blocks keep their key, and thus can be found, after they are freed.
+        dialect: Rule `kv_blocks.reuse`.
 
     Attributes:
         num_free: Blocks that can be taken, cached ones among them.
@@ -44,6 +61,7 @@ class BlockPool:
     __slots__ = (
         "_cached_free",
         "_found",
+        "_frees_last",
         "_further_refs",
         "_key_of",
         "_plain_free",
@@ -53,11 +71,12 @@ class BlockPool:
         "num_lost",
     )
 
-    def __init__(self, num_blocks: int, *, enable_caching: bool) -> None:
+    def __init__(self, num_blocks: int, *, enable_caching: bool, dialect: Dialect = IDEAL) -> None:
         self.num_blocks = num_blocks
         self.enable_caching = enable_caching
         self.num_free = num_blocks - 1
         self.num_lost = 0
+        self._frees_last = not enable_caching and not dialect[REUSE]()
         # References beyond the first, which a block has that is not in the queue.
         self._further_refs: dict[int, int] = {}
         self._key_of = [0] * num_blocks
@@ -113,11 +132,11 @@ class BlockPool:
         """Give up a request's block table; its tail is lost before its head."""
         ended = self._without_shared(table) if self._further_refs else table
         key_of, free = self._key_of, self._cached_free
-        plain = [block for block in ended if not key_of[block]]
+        plain = list[int]() if self._frees_last else [block for block in ended if not key_of[block]]
         self._plain_free += plain
         self.num_free += len(ended)
         for block in reversed(ended):
-            if key_of[block]:
+            if key_of[block] or self._frees_last:
                 free[block] = None
 
     def _without_shared(self, table: Sequence[int]) -> Sequence[int]:

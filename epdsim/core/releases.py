@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from epdsim.core import ec_gate, encoder_cache, scheduler_preemption, scheduler_rules, slots, strip
+from epdsim.core import ec_gate, encoder_cache, kv_blocks, scheduler_preemption, scheduler_rules, slots, strip
 from epdsim.core.errors import InputError
 from epdsim.core.rules import IDEAL, Dialect, Replacement, Rule
 
@@ -131,6 +131,55 @@ DEVIATIONS: tuple[Deviation, ...] = (
         30,
         encoder_cache.never_differ,
         "an entry serves any item of its identifier, however many embeddings that needs (issue 55547)",
+    ),
+    Deviation(
+        scheduler_rules.CURSOR,
+        FIRST,
+        27,
+        scheduler_rules.same_request_after_scheduled,
+        "a victim ahead of the needy request that got nothing in the step makes the next request miss its turn (issue 49097)",
+    ),
+    Deviation(
+        scheduler_rules.REPEATS,
+        FIRST,
+        31,
+        scheduler_rules.leaves_repeats,
+        "a further occurrence of an item encoded or loaded in the step is not held, so that the entry can go too early",
+    ),
+    Deviation(
+        scheduler_rules.GUARD,
+        FIRST,
+        31,
+        scheduler_rules.asks_cache_first,
+        "the cache is asked before the guard against splitting an item, which therefore does not see cached items",
+    ),
+    Deviation(
+        encoder_cache.CREDIT,
+        FIRST,
+        30,
+        encoder_cache.credit_of_item,
+        "an entry is credited with the embeddings of the item that gave it up last, whatever it holds (vLLM PR 57696)",
+    ),
+    Deviation(
+        encoder_cache.LAST_OCCURRENCE,
+        FIRST,
+        28,
+        encoder_cache.any_occurrence,
+        "a request gives an entry up with the first occurrence that is past, though it needs it again (vLLM PR 54284)",
+    ),
+    Deviation(
+        encoder_cache.FREED_REPORT,
+        FIRST,
+        27,
+        encoder_cache.all_freed,
+        "an entry evicted and encoded again in one step is reported as freed, and the worker drops it",
+    ),
+    Deviation(
+        kv_blocks.REUSE,
+        27,
+        27,
+        kv_blocks.reused_last,
+        "without prefix caching a freed block is taken after all others (vLLM PR 48017, undone by PR 51482)",
     ),
     Deviation(
         scheduler_preemption.WITHDRAWN,

@@ -50,7 +50,8 @@ def choose_encoder_inputs(
             features[index].position,
             state.media_embeds[index],
         )
-        if whole_items and behaviour.splits_item(start, end, position):
+        is_split = whole_items and behaviour.splits_item(start, end, position)
+        if is_split and behaviour.guards_first:
             num_tokens = max(0, position.offset - start)
             break
         known = chosen.get(identifier, cache.entries.get(identifier))
@@ -58,11 +59,12 @@ def choose_encoder_inputs(
             engine.refused.append(state.request_id)
             return EncoderChoice(0, [], [], [], 0)
         if identifier in chosen:
-            repeats.append(index)
+            if behaviour.holds_repeats:
+                repeats.append(index)
             continue
         if cache.reference(state.request_id, features, index):
             continue
-        if num_embeds > draft.encoder_embeds - num_encoded or not cache.make_room(num_held + num_embeds):
+        if is_split or num_embeds > draft.encoder_embeds - num_encoded or not cache.make_room(num_held + num_embeds):
             num_tokens = max(0, position.offset - start)
             break
         if not _embeds_in(position, start, end):

@@ -73,7 +73,7 @@ class EngineState:
         self.requests: dict[str, RequestState] = {}
         self.running: list[RequestState] = []
         self.waiting = waiting_queue(config.policy)
-        self.pool = BlockPool(config.num_gpu_blocks, enable_caching=config.enable_prefix_caching)
+        self.pool = BlockPool(config.num_gpu_blocks, enable_caching=config.enable_prefix_caching, dialect=dialect)
         self.table = BlockKeyTable()
         self.encoder_cache = EncoderCache(config.encoder_cache_size, dialect)
         self.finished: list[str] = []

@@ -85,7 +85,7 @@ def preempt_one(engine: EngineState, draft: StepDraft, index: int) -> tuple[Requ
         is_void = bool(withdrawn) and engine.dialect[WITHDRAWN](engine, draft, victim, withdrawn)
     draft.preempts = True
     preempt(engine, victim)
-    return victim, index - (victim_index < index), is_void
+    return victim, engine.behaviour.cursor(index, victim_index, was_scheduled=num_tokens > 0), is_void
 
 
 def preempt(engine: EngineState, victim: RequestState) -> None:

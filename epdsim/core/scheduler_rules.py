@@ -55,6 +55,37 @@ def last_or_first_least_urgent(running: Sequence[RequestState], policy: str) -> 
     return urgencies.index(max(urgencies))
 
 
+def same_request(index: int, victim_index: int, *, was_scheduled: bool) -> int:
+    """Place of the needy request once the victim has left the running list."""
+    del was_scheduled
+    return index - (victim_index < index)
+
+
+def same_request_after_scheduled(index: int, _victim_index: int, *, was_scheduled: bool) -> int:
+    """The same, but blind to a victim ahead that had got nothing in this step, so that a request is skipped: up to 0.27."""
+    return index - was_scheduled
+
+
+def holds_repeats() -> bool:
+    """Whether a further occurrence of an item that is encoded or loaded in the same step is held too."""
+    return True
+
+
+def leaves_repeats() -> bool:
+    """It is held from the first later step on that needs it, if the entry is still there: releases up to 0.31."""
+    return False
+
+
+def guards_first() -> bool:
+    """Whether an item that must not be split is left alone before the cache is asked for it."""
+    return True
+
+
+def asks_cache_first() -> bool:
+    """No: an item that is cached may be split, and is held in any case: releases up to 0.31."""
+    return False
+
+
 def gives_back() -> bool:
     """Whether a request that could not be admitted gives its encoder-cache references back."""
     return True
@@ -84,6 +115,24 @@ VICTIM = Rule(
     source="LIVE-PROG on random workloads; vLLM 0.32 leaves requests of equal priority and arrival time to their order",
     ideal=last_or_least_urgent,
 )
+CURSOR = Rule(
+    "scheduler.cursor",
+    "A preemption does not make another running request miss its turn.",
+    source="vLLM issue 49097; in releases from 0.28 on",
+    ideal=same_request,
+)
+REPEATS = Rule(
+    "scheduler.repeats",
+    "Each occurrence of an item in a chunk holds its entry, also when the item is encoded or loaded in this step.",
+    source="vLLM 0.32 beside 0.31",
+    ideal=holds_repeats,
+)
+GUARD = Rule(
+    "scheduler.guard",
+    "With chunked media input off, a chunk ends before an item that it would split, cached or not.",
+    source="vLLM 0.32 beside 0.31",
+    ideal=guards_first,
+)
 GIVE_BACK = Rule(
     "scheduler.give_back",
     "A request that gets encoder-cache references but no KV blocks gives them back.",
@@ -97,9 +146,12 @@ class Behaviour:
 
     __slots__ = (
         "confirmed",
+        "cursor",
         "differs",
         "gives_back",
+        "guards_first",
         "hit_limit",
+        "holds_repeats",
         "item_slots",
         "long_prefill",
         "splits_item",
@@ -108,9 +160,12 @@ class Behaviour:
 
     def __init__(self, dialect: Dialect) -> None:
         self.confirmed: Callable[[int, int], int] = dialect[CONFIRMED]
+        self.cursor: Callable[..., int] = dialect[CURSOR]
         self.differs: Callable[[int, int], bool] = dialect[MISMATCH]
         self.gives_back: Callable[[], bool] = dialect[GIVE_BACK]
+        self.guards_first: bool = dialect[GUARD]()
         self.hit_limit: Callable[[int], int] = dialect[HIT_LIMIT]
+        self.holds_repeats: bool = dialect[REPEATS]()
         self.item_slots: Callable[[PlaceholderRange], int] = dialect[ITEM_SLOTS]
         self.long_prefill: Callable[[int, int], int] = dialect[LONG_PREFILL]
         self.splits_item: Callable[[int, int, PlaceholderRange], bool] = dialect[CHUNK_WHOLE]

@@ -11,6 +11,8 @@ import pytest
 from epdsim.cli.live import mode_names, seed_range
 from epdsim.core.errors import InputError
 from epdsim.core.releases import named
+from epdsim.core.rules import Replacement
+from epdsim.core.strip import ADMITTED, send_everything
 from epdsim.sut.live import ExplainedDifference, LiveSystem, compare_live, live_system, record_live
 from epdsim.sut.replay import ReplayCount
 from epdsim.sut.schedule_model import model_play
@@ -21,7 +23,8 @@ from epdsim.sut.schedule_workloads import MODES, NEW_MODES, RECORDED_MODES, TRAI
 from epdsim.sut.vllm import is_installed
 
 SAME = LiveSystem("stand-in", "0.32.0", model_play)
-OTHER = LiveSystem("stand-in", "0.32.0", lambda workload: model_play(workload, named("vllm-0.28")))
+NO_STRIP = named("vllm-0.32").replacing("no strip", {ADMITTED.name: Replacement(send_everything, "as up to 0.28")})
+OTHER = LiveSystem("stand-in", "0.32.0", lambda workload: model_play(workload, NO_STRIP))
 """Says that it is 0.32 and sends every payload, as 0.28 does."""
 
 
