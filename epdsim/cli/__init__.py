@@ -13,6 +13,7 @@ from epdsim.cli.calibrate import calibrate
 from epdsim.cli.record import record
 from epdsim.cli.replay import replay
 from epdsim.cli.run import run
+from epdsim.cli.validate import validate
 from epdsim.core.errors import EpdsimError
 
 app = typer.Typer(
@@ -24,6 +25,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 app.command()(run)
+app.command()(validate)
 app.command()(replay)
 app.command()(record)
 app.command()(calibrate)

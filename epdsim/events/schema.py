@@ -48,6 +48,7 @@ class Rendered(Event, frozen=True):
         num_media_tokens: Placeholder tokens in all.
         cache_hits: Items whose processing the processor cache spared.
         payload_bytes: Raw tensor bytes of all items.
+        duration_ms: Time that a front-end process worked on it.
     """
 
     request_id: str
@@ -56,6 +57,7 @@ class Rendered(Event, frozen=True):
     mm_hashes: Sequence[str] = ()
     cache_hits: int = 0
     payload_bytes: int = 0
+    duration_ms: float = 0.0
 
 
 class LegSent(Event, frozen=True):
@@ -83,6 +85,20 @@ class EncodeFinished(Event, frozen=True):
     request_id: str
     mm_hashes: Sequence[str]
     embedding_bytes: int
+
+
+class EncodeRunFinished(Event, frozen=True):
+    """An encode instance has run its encoder once, on what waited for it.
+
+    Attributes:
+        num_items: Items in the run.
+        num_waiting: Items that wait after it.
+        duration_ms: From start to result.
+    """
+
+    num_items: int
+    num_waiting: int
+    duration_ms: float
 
 
 class EcLoaded(Event, frozen=True):
@@ -197,6 +213,7 @@ AnyEvent = (
     | Rendered
     | LegSent
     | EncodeFinished
+    | EncodeRunFinished
     | EcLoaded
     | Admitted
     | Preempted

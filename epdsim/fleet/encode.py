@@ -9,7 +9,7 @@ from typing import Any
 
 import simpy
 
-from epdsim.events import EncodeFinished
+from epdsim.events import EncodeFinished, EncodeRunFinished
 from epdsim.fleet.world import World
 
 
@@ -60,7 +60,9 @@ class EncodeInstance:
                 self._wake = world.env.event()
                 yield self._wake
             batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._max_batch_items))]
-            yield world.after(world.config.costs.encode.encode_ms([job.patches for job in batch]))
+            duration_ms = world.config.costs.encode.encode_ms([job.patches for job in batch])
+            yield world.after(duration_ms)
+            world.emit(EncodeRunFinished(world.env.now, self.name, len(batch), len(self._waiting), duration_ms))
             for job in batch:
                 world.ec_store.publish(job.mm_hash)
                 self.outstanding -= 1

@@ -95,7 +95,8 @@ class Orchestrator:
         fresh = [item.pixels for item, hit in zip(items, hits, strict=True) if not hit]
         known = [item.pixels for item, hit in zip(items, hits, strict=True) if hit]
         num_text_tokens = rendered.prompt.num_tokens - rendered.num_media_tokens
-        yield world.after(world.config.costs.render.render_ms(fresh, num_text_tokens, known))
+        duration_ms = world.config.costs.render.render_ms(fresh, num_text_tokens, known)
+        yield world.after(duration_ms)
         self._front_end.leave()
         world.emit(
             Rendered(
@@ -107,6 +108,7 @@ class Orchestrator:
                 [item.mm_hash for item in items],
                 sum(hits),
                 sum(item.media.item.nbytes for item in items),
+                duration_ms,
             )
         )
 

@@ -18,6 +18,7 @@ from epdsim.events import (
     Admitted,
     EcLoaded,
     EncodeFinished,
+    EncodeRunFinished,
     Event,
     FirstToken,
     KvTransferred,
@@ -69,6 +70,8 @@ class RunMetrics:
         prompt_tokens: Prompt tokens of first admissions to an engine that computes them itself.
         prefix_hit_tokens: Those of them that the prefix cache covered.
         output_tokens: Tokens generated.
+        render_ms: Time that a front-end process worked on a request.
+        encode_run_ms: Time of one run of an encoder, in an encode instance or in a step of an engine.
         media_items: Pictures, clips and sounds of all prompts.
         processor_cache_hits: Those of them whose processing the front end's cache spared.
         encoded_items: Items that encode instances encoded.
@@ -82,7 +85,7 @@ class RunMetrics:
         broadcast_bytes: What went to the tensor-parallel ranks, each unique tensor of a step once.
         broadcast_bytes_unstripped: The same without strip.
         broadcast_ms: Time that steps spent on serialising and delivering their plans.
-        busy_ms: Time that each engine spent in steps.
+        busy_ms: Time that each engine spent in steps, and each encode instance in encoder runs.
         failures: Requests that were failed or refused, by reason.
     """
 
@@ -95,6 +98,8 @@ class RunMetrics:
     ttft_ms: Distribution | None
     tpot_ms: Distribution | None
     e2e_ms: Distribution | None
+    render_ms: Distribution | None
+    encode_run_ms: Distribution | None
     output_tokens: int
     prompt_tokens: int
     prefix_hit_tokens: int
@@ -155,12 +160,14 @@ class MetricsSink:
         self._flights: dict[str, _Flight] = {}
         self._totals = _Totals()
         self._ttft_ms, self._tpot_ms, self._e2e_ms = array("d"), array("d"), array("d")
+        self._render_ms, self._encode_run_ms = array("d"), array("d")
         self._start_ms = self._end_ms = -1.0
         self._takers = {
             RequestArrived: self._arrived,
             Rendered: self._rendered,
             LegSent: self._leg,
             EncodeFinished: self._encoded,
+            EncodeRunFinished: self._encoder_ran,
             EcLoaded: self._ec_loaded,
             Admitted: self._admitted,
             Preempted: self._preempted,
@@ -193,6 +200,7 @@ class MetricsSink:
             return
         self._totals.counts["media_items"] += len(event.mm_hashes)
         self._totals.counts["processor_cache_hits"] += event.cache_hits
+        self._render_ms.append(event.duration_ms)
 
     def _leg(self, event: LegSent) -> None:
         if self._is_warm_up(event.request_id):
@@ -203,6 +211,12 @@ class MetricsSink:
     def _encoded(self, event: EncodeFinished) -> None:
         if not self._is_warm_up(event.request_id):
             self._totals.counts["encoded_items"] += len(event.mm_hashes)
+
+    def _encoder_ran(self, event: EncodeRunFinished) -> None:
+        if self._start_ms < 0:
+            return
+        self._encode_run_ms.append(event.duration_ms)
+        self._totals.busy_ms[event.instance] += event.duration_ms
 
     def _ec_loaded(self, event: EcLoaded) -> None:
         if self._start_ms < 0:
@@ -228,6 +242,8 @@ class MetricsSink:
         totals.counts["broadcast_bytes_unstripped"] += event.broadcast_bytes_unstripped
         totals.broadcast_ms += event.broadcast_ms
         totals.busy_ms[event.instance] += event.duration_ms
+        if event.encode_ms:
+            self._encode_run_ms.append(event.encode_ms)
 
     def _kv(self, event: KvTransferred) -> None:
         if not self._is_warm_up(event.request_id):
@@ -267,6 +283,8 @@ class MetricsSink:
             ttft_ms=Distribution.of(self._ttft_ms),
             tpot_ms=Distribution.of(self._tpot_ms),
             e2e_ms=Distribution.of(self._e2e_ms),
+            render_ms=Distribution.of(self._render_ms),
+            encode_run_ms=Distribution.of(self._encode_run_ms),
             output_tokens=counts["output_tokens"],
             prompt_tokens=counts["prompt_tokens"],
             prefix_hit_tokens=counts["prefix_hit_tokens"],

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from epdsim.scenario.points import Point, matches, metric
 from epdsim.scenario.runner import RunResult, ScenarioResult
-from epdsim.scenario.schema import DeviationClaim, EqualClaim, GapClaim
+from epdsim.scenario.schema import DeviationClaim, EqualClaim, GapClaim, PublishedSpec
+
+Role = Literal["fitted", "given", "predicted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,14 +21,14 @@ class Comparison:
     """A published figure beside the simulated one.
 
     Attributes:
-        is_fitted: Whether the point was used to choose constants; otherwise it is a prediction.
+        role: `fitted` when the point was used to choose constants, `given` when it is one of them, otherwise `predicted`.
     """
 
     at: Point
     metric: str
     published: float
     simulated: float
-    is_fitted: bool
+    role: Role
 
     @property
     def deviation_percent(self) -> float:
@@ -43,13 +46,20 @@ class Verdict:
 
 def compare(result: ScenarioResult) -> tuple[Comparison, ...]:
     """Every published figure of the file beside its simulated one."""
-    fitted = [dict(point) for point in result.fit.points] if result.fit else []
     return tuple(
         Comparison(
-            one.at, one.metric, one.value, metric(_run_at(result, one.at).metrics, one.metric), dict(one.at) in fitted
+            one.at, one.metric, one.value, metric(_run_at(result, one.at).metrics, one.metric), _role(one, result)
         )
         for one in result.scenario.spec.published
     )
+
+
+def _role(published: PublishedSpec, result: ScenarioResult) -> Role:
+    if published.given:
+        return "given"
+    fit = result.fit
+    is_fitted = fit is not None and published.metric == fit.metric and published.at in fit.points
+    return "fitted" if is_fitted else "predicted"
 
 
 def judge(result: ScenarioResult) -> tuple[Verdict, ...]:

@@ -33,12 +33,14 @@ class Fit:
     Attributes:
         chosen: Each constant by its name in the file.
         constants: Dotted keys of the scenario, and the values that follow.
+        metric: The figure that was fitted.
         points: The points that were used; all others are predictions.
         rms_percent: Root mean square of the relative deviations that are left.
     """
 
     chosen: Mapping[str, float]
     constants: Mapping[str, float]
+    metric: str
     points: tuple[Point, ...]
     rms_percent: float
 
@@ -67,9 +69,8 @@ def fit_constants(scenario: Scenario, run: RunPoint) -> Fit:
             break
     values = np.exp(logs).tolist()
     chosen = dict(zip(names, values, strict=True))
-    return Fit(
-        chosen, _settings(wanted, values), tuple(one.at for one in used), 100.0 * float(np.sqrt(np.mean(best**2)))
-    )
+    rms_percent = 100.0 * float(np.sqrt(np.mean(best**2)))
+    return Fit(chosen, _settings(wanted, values), wanted.metric, tuple(one.at for one in used), rms_percent)
 
 
 def _settings(wanted: FitSpec, values: Sequence[float]) -> dict[str, float]:

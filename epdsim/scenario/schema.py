@@ -186,11 +186,13 @@ class PublishedSpec(Strict):
         at: Axis values that it was taken at, all that the run has.
         metric: Which figure.
         value: What was published.
+        given: Whether it went into the costs as it stands, so that meeting it proves nothing.
     """
 
     at: dict[str, AxisValue]
     metric: str
     value: Annotated[float, Field(gt=0)]
+    given: bool = False
 
 
 class DeviationClaim(Strict):

@@ -60,10 +60,11 @@ def run_simulated(
 class Progress:
     """One line on stderr: which run, how many requests ended; silent where stderr is no terminal."""
 
-    def __init__(self, num_runs: int) -> None:
+    def __init__(self, num_runs: int, name: str = "") -> None:
         self._console = Console(stderr=True)
         self._status = self._console.status("")
         self._num_runs, self._index, self._ended, self._told = num_runs, 0, 0, ""
+        self._name = f"{name}: " if name else ""
 
     def start(self, point: Point) -> None:
         """A run begins."""
@@ -80,7 +81,7 @@ class Progress:
                 self._show(event.time_ms)
 
     def _show(self, time_ms: float) -> None:
-        where = f"run {self._index} of {self._num_runs}" + (f" ({self._told})" if self._told else "")
+        where = f"{self._name}run {self._index} of {self._num_runs}" + (f" ({self._told})" if self._told else "")
         self._status.update(Text(f"{where}: {self._ended:,} requests done, simulated {millis(time_ms)}"))
 
     def __enter__(self) -> Progress:
@@ -142,7 +143,7 @@ def print_result(result: ScenarioResult, verdicts: Sequence[Verdict]) -> None:
             title = described(run.point) or "run"
             print_table(title, ["figure", "value"], summary_rows(run.metrics))
     if comparisons:
-        _print_comparisons(comparisons, result)
+        print_comparisons(comparisons, result)
     print_verdicts(verdicts)
 
 
@@ -193,14 +194,20 @@ def _shown(name: str, value: float) -> str:
     return f"{value:,g}"
 
 
-def _print_comparisons(comparisons: Sequence[Comparison], result: ScenarioResult) -> None:
+def _digits(value: float) -> str:
+    """Four digits at least, and every digit before the point."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def print_comparisons(comparisons: Sequence[Comparison], result: ScenarioResult) -> None:
+    """A table of published figures and the simulated ones, with the fitted constants under it."""
     figures = [
         [
             row.metric,
-            f"{row.published:,g}",
-            f"{row.simulated:,.1f}",
+            _digits(row.published),
+            _digits(row.simulated),
             f"{row.deviation_percent:+.1f} %",
-            "fitted" if row.is_fitted else "predicted",
+            row.role,
         ]
         for row in comparisons
     ]

@@ -11,6 +11,7 @@ from epdsim.events import (
     Admitted,
     EcLoaded,
     EncodeFinished,
+    EncodeRunFinished,
     FirstToken,
     KvTransferred,
     LegSent,
@@ -35,8 +36,9 @@ def life(request_id, start_ms, slo_class=""):
     """One request with everything that can happen to it: 100 ms to the first token, 30 ms for two more."""
     return (
         RequestArrived(start_ms, "o", request_id, 3, slo_class),
-        Rendered(start_ms + 10, "render", request_id, 120, 100, ["a", "b"], 1, 4000),
+        Rendered(start_ms + 10, "render", request_id, 120, 100, ["a", "b"], 1, 4000, 8.0),
         LegSent(start_ms + 10, "o", request_id, "encode", "encode-0", 5000, "full"),
+        EncodeRunFinished(start_ms + 30, "encode-0", 1, 0, 16.0),
         EncodeFinished(start_ms + 30, "encode-0", request_id, ["a"], 640),
         LegSent(start_ms + 40, "o", request_id, "prefill", "p", 900, "metadata", {"full": 8000, "metadata": 900}),
         EcLoaded(start_ms + 50, "p", "a", 640),
@@ -65,7 +67,10 @@ def test_one_request_gives_the_figures_that_its_events_tell():
     assert of.leg_bytes == {"encode": 5000, "prefill": 900}
     assert of.prefill_bytes_by_payload == {"full": 8000, "metadata": 900}
     assert (of.steps, of.broadcast_bytes, of.broadcast_bytes_unstripped, of.broadcast_ms) == (3, 1000, 9300, 4.5)
-    assert of.busy_ms == {"d": 30, "p": 20}
+    assert of.busy_ms == {"d": 30, "encode-0": 16, "p": 20}
+    assert of.render_ms == Distribution(1, 8, 8, 8, 8, 8)
+    assert of.encode_run_ms is not None
+    assert (of.encode_run_ms.count, of.encode_run_ms.mean) == (2, 8.5), "on the encode instance, and in a step"
     assert of.request_throughput_per_s == pytest.approx(1000 / 130)
     assert of.token_throughput_per_s == pytest.approx(3000 / 130)
 

@@ -15,8 +15,10 @@ RUNS = [{"arm": ["a", "b"], "images": [1, 2]}]
 PUBLISHED = [
     {"at": {"arm": "a", "images": 1}, "metric": "ttft_ms", "value": 100},
     {"at": {"arm": "a", "images": 2}, "metric": "ttft_ms", "value": 200},
+    {"at": {"arm": "a", "images": 2}, "metric": "steps", "value": 7},
+    {"at": {"arm": "b", "images": 1}, "metric": "steps", "value": 7, "given": True},
 ]
-PLAIN = MetricsSink().result()
+PLAIN = dataclasses.replace(MetricsSink().result(), steps=7)
 
 
 @pytest.fixture
@@ -30,7 +32,7 @@ def result(scenario):
             value = ttft_ms[point["arm"], point["images"]]
             metrics = dataclasses.replace(PLAIN, ttft_ms=Distribution(1, *[float(value)] * 5), **figures)
             runs.append(RunResult(point, metrics, ()))
-        fit = Fit({}, {}, tuple(fitted), 0.0) if fitted else None
+        fit = Fit({}, {}, "ttft_ms", tuple(fitted), 0.0) if fitted else None
         return ScenarioResult(loaded, 0, tuple(runs), fit)
 
     return make
@@ -40,11 +42,13 @@ FIGURES = {("a", 1): 104.0, ("a", 2): 190.0, ("b", 1): 50.0, ("b", 2): 50.0}
 
 
 def test_published_figures_stand_beside_the_simulated_ones(result):
-    first, second = compare(result([], FIGURES, fitted=[{"arm": "a", "images": 2}]))
-    assert (first.published, first.simulated, first.is_fitted) == (100, 104, False)
+    first, second, third, fourth = compare(result([], FIGURES, fitted=[{"arm": "a", "images": 2}]))
+    assert (first.published, first.simulated, first.role) == (100, 104, "predicted")
     assert first.deviation_percent == pytest.approx(4)
     assert second.deviation_percent == pytest.approx(-5)
-    assert second.is_fitted
+    assert second.role == "fitted"
+    assert third.role == "predicted", "at a fitted point, and another figure"
+    assert fourth.role == "given"
 
 
 @pytest.mark.parametrize(("within", "holds"), [(5.01, True), (4.99, False)])
