@@ -199,12 +199,12 @@ class EncoderCache:
             self._freeable[identifier] = num_embeds
             self.num_freeable += num_embeds
 
-    def release_past(self, request_id: str, features: Sequence[MediaFeature], num_tokens: int) -> None:
-        """Give up all items that end within the first `num_tokens` tokens."""
-        held = self._held.get(request_id)
-        if held:
-            for index in [one for one in held if features[one].position.end <= num_tokens]:
-                self.release(request_id, features, index)
+    def release_past(self, request_id: str, features: Sequence[MediaFeature], num_tokens: int) -> Sequence[int]:
+        """Give up all items that end within the first `num_tokens` tokens; which they are."""
+        past = [one for one in self._held.get(request_id, ()) if features[one].position.end <= num_tokens]
+        for index in past:
+            self.release(request_id, features, index)
+        return past
 
     def release_all(self, request_id: str, features: Sequence[MediaFeature]) -> None:
         """Give up all items of a request."""

@@ -60,7 +60,8 @@ class StepPlan:
         step: Number of the step, from 0.
         num_scheduled_tokens: Tokens to compute by request, in scheduling order: running first, then admissions.
         scheduled_encoder_inputs: Item indices to encode, by request.
-        ec_loads: Identifiers to load from the EC store in this step.
+        ec_loads: Identifiers to load over the EC connector in this step.
+        ec_saves: Identifiers to save over the EC connector once they are encoded in this step, where the connector chooses them.
         samples: Ids that reach the end of their known tokens, so that the step yields a token of each; in scheduling order.
         preempted: Sorted ids, as reported to the workers in this step.
         finished: Sorted ids that ended since the last step.
@@ -76,6 +77,7 @@ class StepPlan:
     finished: Sequence[str] = ()
     free_encoder_mm_hashes: Sequence[str] = ()
     ec_loads: Sequence[str] = ()
+    ec_saves: Sequence[str] = ()
     samples: Sequence[str] = ()
 
     @property

@@ -12,7 +12,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from epdsim.core import ec_gate, encoder_cache, kv_blocks, scheduler_preemption, scheduler_rules, slots, strip
+from epdsim.core import (
+    ec_gate,
+    ec_pull,
+    ec_read,
+    ec_serve,
+    encoder_cache,
+    kv_blocks,
+    scheduler_preemption,
+    scheduler_rules,
+    slots,
+    strip,
+)
 from epdsim.core.errors import InputError
 from epdsim.core.rules import IDEAL, Dialect, Replacement, Rule
 
@@ -124,6 +135,57 @@ DEVIATIONS: tuple[Deviation, ...] = (
         33,
         scheduler_rules.splits_unstarted_item,
         "the guard against splitting an item does not see a chunk that starts with it (vLLM issue 52306, open)",
+    ),
+    Deviation(
+        scheduler_rules.ENCODABLE,
+        FIRST,
+        33,
+        scheduler_rules.encode_nothing,
+        "an item without payload whose embedding is not at hand is scheduled to be encoded, of which the engine dies (seen in "
+        "0.32.0, taken for all)",
+    ),
+    Deviation(
+        scheduler_rules.EC_RESET,
+        FIRST,
+        33,
+        scheduler_rules.leave_copies,
+        "a reset of the encoder cache is not told to the EC connector (read in 0.32.0, taken for all)",
+    ),
+    Deviation(
+        ec_serve.ANNOUNCED,
+        FIRST,
+        33,
+        ec_serve.is_taken,
+        "a producer announces what is still being copied; consumers are told to ask again (read in 0.32.0, taken for all)",
+    ),
+    Deviation(
+        ec_read.LEASE,
+        FIRST,
+        33,
+        ec_read.any_time,
+        "a consumer does not know when its lease ends, and uses what it read later (read in 0.32.0, taken for all)",
+    ),
+    Deviation(
+        ec_read.LOST,
+        FIRST,
+        33,
+        ec_read.forget_reads,
+        "reads under way are forgotten with a lost producer, and their room is never used again (read in 0.32.0, taken for all)",
+    ),
+    Deviation(
+        ec_pull.WAIT,
+        FIRST,
+        33,
+        ec_pull.until_seen,
+        "the wait for an item starts afresh whenever it is seen, so that items that push each other out are waited "
+        "for without an end (seen in 0.32.0, taken for all)",
+    ),
+    Deviation(
+        ec_pull.NUMBER,
+        FIRST,
+        33,
+        ec_pull.any_number,
+        "a host copy serves any item of its identifier (read in 0.32.0, taken for all)",
     ),
     Deviation(
         encoder_cache.MISMATCH,

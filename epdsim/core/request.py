@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from epdsim.core.items import MediaFeature
@@ -9,6 +10,21 @@ from epdsim.core.prompt import Prompt
 
 WARM_UP = "warm-up"
 """Service class of requests that fill caches: served, counted in the books, and left out of every figure."""
+
+
+@dataclass(frozen=True, slots=True)
+class EcOffer:
+    """What `ec_transfer_params` say of one item: where its embedding is, or by which name it will come.
+
+    Attributes:
+        producer: Who serves it (pull); None where the producer had nothing to serve.
+        num_embeds: Embeddings that it has, as announced.
+        transfer_id: Name of the transfer that brings it (push).
+    """
+
+    producer: str | None = None
+    num_embeds: int = 0
+    transfer_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +43,8 @@ class Request:
         cache_salt: Part of every block key; None for none.
         adapter: Name of the adapter (LoRA), part of every block key; None for none.
         num_remote_tokens: Leading prompt tokens whose KV cache another engine hands over; counted as computed at admission.
-        remote_embeds: Identifiers whose embeddings are known to stand in the EC store, to be loaded instead of encoded.
+        remote_embeds: Identifiers whose embeddings are known to stand in a shared EC store, to be loaded instead of encoded.
+        ec_offers: Embeddings that are to come over an EC connector that pulls or pushes, by identifier; None for none.
     """
 
     request_id: str
@@ -40,3 +57,4 @@ class Request:
     adapter: str | None = None
     num_remote_tokens: int = 0
     remote_embeds: frozenset[str] = frozenset()
+    ec_offers: Mapping[str, EcOffer] | None = None

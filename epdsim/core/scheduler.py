@@ -12,9 +12,10 @@ step yields by `update_from_output`. With async scheduling a caller plans step n
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from epdsim.core.block_keys import RequestKeys
+from epdsim.core.ec_connector import EcConnector, SharedStore
 from epdsim.core.errors import InputError
 from epdsim.core.plan import StepPlan
 from epdsim.core.request import Request
@@ -23,6 +24,7 @@ from epdsim.core.scheduler_broadcast import step_plan
 from epdsim.core.scheduler_config import SchedulerConfig
 from epdsim.core.scheduler_engine import NEVER, EngineState, StepDraft
 from epdsim.core.scheduler_fingerprint import fingerprint
+from epdsim.core.scheduler_rules import EC_RESET
 from epdsim.core.scheduler_running import schedule_running
 from epdsim.core.scheduler_state import RequestState
 from epdsim.core.scheduler_steady import steady_steps, take_steps
@@ -38,18 +40,18 @@ class Scheduler:
     Args:
         config: Its settings.
         dialect: How rules that releases change behave; the ideal by default.
-        ec_store: Identifiers whose embeddings stand in the EC store, asked whenever an item is to be encoded; a live collection.
-            It adds to what each request knows by itself (`Request.remote_embeds`).
+        ec: The engine's side of the EC connector. By default that of a shared store in the role `config.ec_role`, which knows what
+            each request says (`Request.remote_embeds`), or none.
     """
 
     __slots__ = ("_engine", "config", "dialect")
 
-    def __init__(
-        self, config: SchedulerConfig, dialect: Dialect = IDEAL, ec_store: Container[str] = frozenset[str]()
-    ) -> None:
+    def __init__(self, config: SchedulerConfig, dialect: Dialect = IDEAL, ec: EcConnector | None = None) -> None:
+        if ec is None and config.ec_role != "none":
+            ec = SharedStore(config.ec_role)
         self.config = config
         self.dialect = dialect
-        self._engine = EngineState(config, dialect, ec_store)
+        self._engine = EngineState(config, dialect, ec)
 
     @property
     def has_unfinished(self) -> bool:
@@ -118,7 +120,7 @@ class Scheduler:
         schedule_waiting(engine, draft)
         plan = step_plan(engine, draft)
         engine.step += 1
-        engine.finished, engine.preempted, engine.ec_loads = [], [], {}
+        engine.finished, engine.preempted = [], []
         return plan
 
     def update_from_output(self, plan: StepPlan, sampled: Mapping[str, Sequence[int]] | None = None) -> StepOutcome:
@@ -157,7 +159,10 @@ class Scheduler:
 
     def reset_encoder_cache(self) -> None:
         """Forget all embeddings."""
-        self._engine.encoder_cache.reset()
+        engine = self._engine
+        engine.encoder_cache.reset()
+        if engine.ec is not None:
+            self.dialect[EC_RESET](engine.ec)
 
     def clone(self) -> Scheduler:
         """An independent copy: what happens to one does not show in the other."""

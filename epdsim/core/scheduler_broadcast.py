@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from epdsim.core.ec_connector import NOTHING_TO_DO
 from epdsim.core.items import MediaFeature
 from epdsim.core.plan import CachedRequestData, NewRequestData, StepPlan
 from epdsim.core.scheduler_engine import EngineState, StepDraft
@@ -25,6 +26,8 @@ def step_plan(engine: EngineState, draft: StepDraft) -> StepPlan:
     if draft.resumed and not is_v2:
         cached += [_resumed(engine, draft, state) for state, _ in draft.resumed]
     new = draft.admitted + draft.resumed if is_v2 else draft.admitted
+    freed = engine.encoder_cache.take_freed()
+    ec_step = NOTHING_TO_DO if engine.ec is None else engine.ec.take_step(freed)
     return StepPlan(
         step=engine.step,
         num_scheduled_tokens=draft.num_scheduled,
@@ -33,8 +36,9 @@ def step_plan(engine: EngineState, draft: StepDraft) -> StepPlan:
         cached=cached,
         preempted=sorted(engine.preempted),
         finished=sorted(engine.finished),
-        free_encoder_mm_hashes=engine.encoder_cache.take_freed(),
-        ec_loads=list(engine.ec_loads),
+        free_encoder_mm_hashes=freed,
+        ec_loads=ec_step.loads,
+        ec_saves=ec_step.saves,
         samples=draft.samples,
     )
 

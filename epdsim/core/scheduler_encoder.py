@@ -9,6 +9,9 @@ from epdsim.core.items import PlaceholderRange
 from epdsim.core.scheduler_engine import EngineState, StepDraft
 from epdsim.core.scheduler_state import RequestState
 
+OTHER_SIZE = "its item does not fit the entry of the same identifier in the encoder cache"
+"""Why a request is refused by `encoder_cache.mismatch`."""
+
 
 class EncoderChoice(NamedTuple):
     """What a chunk takes from the encoder.
@@ -37,7 +40,7 @@ def choose_encoder_inputs(
     is taken by `take_encoder_inputs` only, once the chunk has its KV blocks.
     """
     features, cache, behaviour = state.features, engine.encoder_cache, engine.behaviour
-    whole_items, has_ec = engine.config.disable_chunked_mm_input, engine.config.ec_role != "none"
+    whole_items, ec = engine.config.disable_chunked_mm_input, engine.ec
     end = start + num_tokens
     inputs: list[int] = []
     loads: list[int] = []
@@ -56,8 +59,7 @@ def choose_encoder_inputs(
             break
         known = chosen.get(identifier, cache.entries.get(identifier))
         if known is not None and behaviour.differs(known, num_embeds):
-            engine.refused.append(state.request_id)
-            return EncoderChoice(0, [], [], [], 0)
+            return refuse(engine, state, OTHER_SIZE)
         if identifier in chosen:
             if behaviour.holds_repeats:
                 repeats.append(index)
@@ -71,12 +73,22 @@ def choose_encoder_inputs(
             continue
         chosen[identifier] = num_embeds
         num_held += num_embeds
-        if has_ec and (identifier in state.request.remote_embeds or identifier in engine.ec_store):
+        if ec is not None and ec.holds(state.request, index):
             loads.append(index)
+        elif ec is not None and not behaviour.encodable(features[index]):
+            return refuse(
+                engine, state, f"no embedding of {identifier!r} is at hand, and it came with nothing to encode"
+            )
         else:
             inputs.append(index)
             num_encoded += num_embeds
     return EncoderChoice(num_tokens, inputs, loads, repeats, num_encoded)
+
+
+def refuse(engine: EngineState, state: RequestState, reason: str) -> EncoderChoice:
+    """Nothing for a request that is to fail with the update of this step."""
+    engine.refused.setdefault(state.request_id, reason)
+    return EncoderChoice(0, [], [], [], 0)
 
 
 def take_encoder_inputs(engine: EngineState, draft: StepDraft, state: RequestState, choice: EncoderChoice) -> None:
@@ -87,8 +99,8 @@ def take_encoder_inputs(engine: EngineState, draft: StepDraft, state: RequestSta
         draft.encoder_embeds -= choice.num_embeds
     for index in choice.inputs + choice.loads:
         cache.allocate(state.request_id, features, index, state.media_embeds[index])
-    if choice.loads and engine.config.ec_role != "producer":
-        engine.ec_loads.update((features[index].identifier, None) for index in choice.loads)
+        if engine.ec is not None:
+            engine.ec.allocated(state.request, index)
     for index in choice.repeats:
         cache.reference(state.request_id, features, index)
 

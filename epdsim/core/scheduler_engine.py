@@ -7,10 +7,11 @@ far. The phases (running, waiting, preemption, encoder, update) are functions ov
 from __future__ import annotations
 
 import sys
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
 from epdsim.core.block_keys import BlockKeyTable
+from epdsim.core.ec_connector import EcConnector
 from epdsim.core.encoder_cache import EncoderCache
 from epdsim.core.kv_blocks import BlockPool
 from epdsim.core.plan import CachedRequestData
@@ -40,9 +41,8 @@ class EngineState:
         encoder_cache: Books of the encoder cache.
         finished: Ids that ended since the last step.
         preempted: Ids preempted since the last step.
-        ec_store: Identifiers in the EC store; not a part of the state.
-        ec_loads: Identifiers to load from the EC store with the next step.
-        refused: Ids to fail at the next update, because a cached entry does not fit their item.
+        ec: The engine's side of the EC connector; None without one.
+        refused: Ids to fail at the next update, with the reason.
     """
 
     __slots__ = (
@@ -50,8 +50,7 @@ class EngineState:
         "behaviour",
         "config",
         "dialect",
-        "ec_loads",
-        "ec_store",
+        "ec",
         "encoder_cache",
         "finished",
         "pool",
@@ -64,11 +63,11 @@ class EngineState:
         "waiting",
     )
 
-    def __init__(self, config: SchedulerConfig, dialect: Dialect, ec_store: Container[str]) -> None:
+    def __init__(self, config: SchedulerConfig, dialect: Dialect, ec: EcConnector | None) -> None:
         self.config = config
         self.dialect = dialect
         self.behaviour = Behaviour(dialect)
-        self.ec_store = ec_store
+        self.ec = ec
         self.step = 0
         self.requests: dict[str, RequestState] = {}
         self.running: list[RequestState] = []
@@ -78,8 +77,7 @@ class EngineState:
         self.encoder_cache = EncoderCache(config.encoder_cache_size, dialect)
         self.finished: list[str] = []
         self.preempted: list[str] = []
-        self.ec_loads: dict[str, None] = {}
-        self.refused: list[str] = []
+        self.refused: dict[str, str] = {}
         self._prune_at = min(MANY_KEYS, 8 * config.num_gpu_blocks)
 
     def blocks_for(self, num_tokens: int) -> int:
@@ -129,8 +127,8 @@ class EngineState:
         other.waiting = waiting_queue(self.config.policy)
         for state in self.waiting:
             other.waiting.add(other.requests[state.request_id])
-        other.finished, other.preempted, other.refused = list(self.finished), list(self.preempted), list(self.refused)
-        other.ec_loads = dict(self.ec_loads)
+        other.finished, other.preempted, other.refused = list(self.finished), list(self.preempted), dict(self.refused)
+        other.ec = None if self.ec is None else self.ec.clone()
         return other
 
 

@@ -27,7 +27,8 @@ def fingerprint(engine: EngineState) -> str:
         rest = (state.num_published, state.num_remote, [payload_kind(one.data) for one in state.sent], state.outputs)
         states.append((state.request_id, state.status.value, counters, table, rest))
     served = [blocks[block] for block in pool.serving()]
-    pending = (len(engine.running), engine.finished, engine.preempted, list(engine.ec_loads), engine.refused)
+    ec = None if engine.ec is None else engine.ec.fingerprint()
+    pending = (len(engine.running), engine.finished, engine.preempted, ec, list(engine.refused))
     text = repr((queue, states, served, pending, engine.encoder_cache.fingerprint()))
     return blake2b(text.encode(), digest_size=16).hexdigest()
 

@@ -31,6 +31,8 @@ def withdraw_runs(engine: EngineState, draft: StepDraft, victim: RequestState, i
             for place in _places(engine, name, identifier):
                 cache.release(name, engine.requests[name].features, place)
         cache.forget(identifier)
+        if engine.ec is not None:
+            engine.ec.withdrawn(identifier)
     return bool(items)
 
 

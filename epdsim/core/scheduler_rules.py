@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from epdsim.core.ec_connector import EcConnector, has_input
 from epdsim.core.encoder_cache import ITEM_SLOTS, MISMATCH
-from epdsim.core.items import PlaceholderRange
+from epdsim.core.items import MediaFeature, PlaceholderRange
 from epdsim.core.kv_blocks import HIT_LIMIT
 from epdsim.core.rules import Dialect, Rule
 from epdsim.core.scheduler_state import RequestState
@@ -91,6 +92,20 @@ def gives_back() -> bool:
     return True
 
 
+def encode_nothing(_feature: MediaFeature) -> bool:
+    """Encode whatever is not at hand, metadata alone too, of which a worker dies: releases 0.30 to 0.33."""
+    return True
+
+
+def reset_copies(ec: EcConnector) -> None:
+    """Drop the connector's copies with the encoder cache."""
+    ec.reset()
+
+
+def leave_copies(_ec: EcConnector) -> None:
+    """Leave the connector's copies: embeddings of the old weights are loaded again."""
+
+
 LONG_PREFILL = Rule(
     "scheduler.long_prefill",
     "The long-prefill threshold binds only while another request is alive.",
@@ -141,6 +156,20 @@ GIVE_BACK = Rule(
 )
 
 
+ENCODABLE = Rule(
+    "scheduler.encodable",
+    "Beside an EC connector, an item that came as metadata alone is never scheduled to be encoded; its request fails alone.",
+    source="vLLM PRs 47941 (review) and 55290",
+    ideal=has_input,
+)
+EC_RESET = Rule(
+    "scheduler.ec_reset",
+    "A reset of the encoder cache drops the copies that an EC connector keeps in the engine.",
+    source="ENC-KEY; read in vLLM 0.32.0, whose connectors are not told",
+    ideal=reset_copies,
+)
+
+
 class Behaviour:
     """The rules of a dialect that every step asks, looked up once."""
 
@@ -148,6 +177,7 @@ class Behaviour:
         "confirmed",
         "cursor",
         "differs",
+        "encodable",
         "gives_back",
         "guards_first",
         "hit_limit",
@@ -162,6 +192,7 @@ class Behaviour:
         self.confirmed: Callable[[int, int], int] = dialect[CONFIRMED]
         self.cursor: Callable[..., int] = dialect[CURSOR]
         self.differs: Callable[[int, int], bool] = dialect[MISMATCH]
+        self.encodable: Callable[[MediaFeature], bool] = dialect[ENCODABLE]
         self.gives_back: Callable[[], bool] = dialect[GIVE_BACK]
         self.guards_first: bool = dialect[GUARD]()
         self.hit_limit: Callable[[int], int] = dialect[HIT_LIMIT]

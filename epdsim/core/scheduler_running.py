@@ -13,7 +13,7 @@ from epdsim.core.scheduler_state import RequestState
 
 def schedule_running(engine: EngineState, draft: StepDraft) -> None:
     """Give tokens to running requests; preempt others when blocks run out."""
-    running, pool = engine.running, engine.pool
+    running, pool, ec = engine.running, engine.pool, engine.ec
     index = 0
     while index < len(running) and draft.tokens > 0:
         state = running[index]
@@ -23,6 +23,8 @@ def schedule_running(engine: EngineState, draft: StepDraft) -> None:
             num_tokens = draft.limited(num_tokens)
         if state.num_placeholders:
             num_tokens = _beyond_placeholders(engine, state, num_tokens)
+        if ec is not None and state.features and num_tokens:
+            num_tokens *= ec.ready(state.request, num_computed - state.num_placeholders)
         choice: EncoderChoice | None = None
         if num_computed < state.last_media_end and num_tokens:
             choice = choose_encoder_inputs(engine, draft, state, num_computed, num_tokens)

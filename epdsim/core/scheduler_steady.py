@@ -22,7 +22,7 @@ def steady_steps(engine: EngineState, most: int = NEVER) -> int:
     config, running, cache = engine.config, engine.running, engine.encoder_cache
     if not running or config.async_scheduling or engine.refused or len(running) > config.max_num_batched_tokens:
         return 0
-    if len(engine.waiting) and len(running) < config.max_num_seqs:
+    if (len(engine.waiting) and len(running) < config.max_num_seqs) or (engine.ec is not None and engine.ec.is_busy):
         return 0
     for state in running:
         num_computed, num_tokens = state.num_computed, state.num_tokens
@@ -56,7 +56,7 @@ def take_steps(engine: EngineState, count: int) -> StepOutcome:
     """Take `count` steps, which the caller has seen to be steady; each request samples one token a step."""
     running = list(engine.running)
     engine.encoder_cache.take_freed()
-    engine.finished, engine.preempted, engine.ec_loads = [], [], {}
+    engine.finished, engine.preempted = [], []
     _take_blocks(engine, running, count)
     ended: list[RequestState] = []
     has_ids = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from epdsim.core.ec_connector import NOTHING_FAILED
 from epdsim.core.plan import StepPlan
 from epdsim.core.scheduler_engine import EngineState
 from epdsim.core.scheduler_state import RequestState, Status
@@ -20,12 +21,12 @@ class StepOutcome:
     Attributes:
         new_tokens: Output tokens appended, by request.
         finished: Ids that reached their end.
-        failed: Ids that ended with an error of their own.
+        failed: Requests that ended with an error of their own, with the reason, in the order in which they ended.
     """
 
     new_tokens: Mapping[str, int]
     finished: Sequence[str] = ()
-    failed: Sequence[str] = field(default=())
+    failed: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def update(engine: EngineState, plan: StepPlan, sampled: Mapping[str, Sequence[int]] | None) -> StepOutcome:
@@ -44,7 +45,10 @@ def update(engine: EngineState, plan: StepPlan, sampled: Mapping[str, Sequence[i
             state.num_stale -= num_scheduled
         if state.features and cache.held(request_id):
             progress = engine.behaviour.confirmed(state.num_computed, state.num_placeholders)
-            cache.release_past(request_id, state.features, progress)
+            past = cache.release_past(request_id, state.features, progress)
+            if engine.ec is not None:
+                for index in past:
+                    engine.ec.released(state.request, index)
         tokens = given.get(request_id)
         if not tokens:
             continue
@@ -68,6 +72,8 @@ def finish(engine: EngineState, state: RequestState) -> None:
         engine.running.remove(state)
     else:
         engine.waiting.discard(state)
+    if engine.ec is not None:
+        engine.ec.ended(state.request)
     engine.encoder_cache.release_all(state.request_id, state.features)
     engine.free_blocks(state)
     engine.finished.append(state.request_id)
@@ -83,11 +89,17 @@ def _settle(engine: EngineState, state: RequestState, num_new: int, *, is_stale:
         engine.publish(state, state.num_computed - state.num_placeholders)
 
 
-def _fail_refused(engine: EngineState) -> Sequence[str]:
-    if not engine.refused:
-        return ()
-    refused = [request_id for request_id in dict.fromkeys(engine.refused) if request_id in engine.requests]
-    engine.refused = []
-    for request_id in refused:
+def _fail_refused(engine: EngineState) -> Mapping[str, str]:
+    """End the requests that cannot go on, each alone."""
+    reasons = engine.refused
+    if engine.ec is not None:
+        lost = engine.ec.take_failed()
+        if lost:
+            reasons = {**reasons, **{name: lost[name] for name in sorted(lost) if name not in reasons}}
+    if not reasons:
+        return NOTHING_FAILED
+    failed = {name: reason for name, reason in reasons.items() if name in engine.requests}
+    engine.refused = {}
+    for request_id in failed:
         finish(engine, engine.requests[request_id])
-    return refused
+    return failed

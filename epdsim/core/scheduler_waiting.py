@@ -12,7 +12,7 @@ LOOK_AHEAD = 32
 
 def schedule_waiting(engine: EngineState, draft: StepDraft) -> None:
     """Admit requests; in a step that preempts nobody is admitted."""
-    waiting, max_num_seqs = engine.waiting, engine.config.max_num_seqs
+    waiting, max_num_seqs, ec = engine.waiting, engine.config.max_num_seqs, engine.ec
     if draft.preempts or not len(waiting):
         return
     set_aside: list[RequestState] = []
@@ -20,6 +20,9 @@ def schedule_waiting(engine: EngineState, draft: StepDraft) -> None:
         state = waiting.peek()
         if state.num_stale:
             # Its own late output will extend it: it cannot be resumed before that is known.
+            set_aside.append(waiting.pop())
+        elif ec is not None and state.features and not ec.ready(state.request, _start(engine, state)[1]):
+            # It waits for embeddings, and nobody behind it waits for that.
             set_aside.append(waiting.pop())
         elif not _admit(engine, draft, state):
             break
@@ -50,11 +53,16 @@ def find_prefix(engine: EngineState, state: RequestState) -> list[int]:
     return blocks
 
 
+def _start(engine: EngineState, state: RequestState) -> tuple[list[int], int]:
+    """The blocks found for a request, and how many tokens it would start with."""
+    hit = find_prefix(engine, state)
+    return hit, max(len(hit) * engine.config.block_size, min(state.num_remote, state.num_tokens - 1))
+
+
 def _admit(engine: EngineState, draft: StepDraft, state: RequestState) -> bool:
     """Admit the head of the queue, if it fits; else change nothing but the books of the encoder cache."""
-    hit = find_prefix(engine, state)
+    hit, num_computed = _start(engine, state)
     num_local = len(hit) * engine.config.block_size
-    num_computed = max(num_local, min(state.num_remote, state.num_tokens - 1))
     num_tokens = draft.long_prefill or state.num_tokens
     num_tokens = min(num_tokens, state.num_tokens - num_computed)
     if num_tokens > draft.tokens:

@@ -253,11 +253,10 @@ class EngineInstance:
             job.output_tokens += count
         for request_id in outcome.finished:
             self._finish_request(request_id)
-        for request_id in outcome.failed:
+        for request_id, reason in outcome.failed.items():
             del self._requests[request_id]
             self._without_token.discard(request_id)
-            lost = RequestLostError("its item does not fit the entry of the same identifier in the encoder cache")
-            self._jobs.pop(request_id).done.fail(lost)
+            self._jobs.pop(request_id).done.fail(RequestLostError(reason))
 
     def _finish_request(self, request_id: str) -> None:
         job = self._jobs.pop(request_id)

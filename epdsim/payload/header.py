@@ -69,7 +69,7 @@ class _CachedSpec(msgspec.Struct, array_like=True, frozen=True, omit_defaults=Tr
     updates: tuple[tuple[int, _FeatureSpec], ...] = ()
 
 
-class PackedPlan(msgspec.Struct, array_like=True, frozen=True):
+class PackedPlan(msgspec.Struct, array_like=True, frozen=True, omit_defaults=True):
     """A plan as it stands in the header."""
 
     step: int
@@ -84,6 +84,7 @@ class PackedPlan(msgspec.Struct, array_like=True, frozen=True):
     samples: tuple[str, ...]
     items: tuple[tuple[_FieldSpec, ...], ...]
     tensors: tuple[_TensorSpec, ...]
+    ec_saves: tuple[str, ...] = ()
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -240,6 +241,7 @@ def pack_plan(plan: StepPlan) -> tuple[bytes, PlanTables]:
         samples=tuple(plan.samples),
         items=tuple(tables.items),
         tensors=tuple(_TensorSpec(one.dtype, one.shape, one.digest) for one in tables.tensors),
+        ec_saves=tuple(plan.ec_saves),
     )
     return _ENCODER.encode(header), tables
 
@@ -269,5 +271,6 @@ def unpack_plan(header: PackedPlan, tensors: Sequence[TensorHandle]) -> StepPlan
         finished=header.finished,
         free_encoder_mm_hashes=header.free_encoder_mm_hashes,
         ec_loads=header.ec_loads,
+        ec_saves=header.ec_saves,
         samples=header.samples,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Container
 from typing import Any
 
+from epdsim.core.ec_connector import SharedStore
 from epdsim.core.items import BatchedKind, Field, MediaFeature, MediaItem, PlaceholderRange, TensorHandle
 from epdsim.core.plan import StepPlan
 from epdsim.core.prompt import TokenPrompt
@@ -28,9 +29,9 @@ class ModelEngine:
     """
 
     def __init__(self, workload: RecordedWorkload, ec_store: Container[str], dialect: Dialect | None = None) -> None:
-        self.scheduler = Scheduler(
-            scheduler_config(workload), dialect or named(f"vllm-{workload.config.vllm}"), ec_store=ec_store
-        )
+        config = scheduler_config(workload)
+        ec = None if config.ec_role == "none" else SharedStore(config.ec_role, ec_store)
+        self.scheduler = Scheduler(config, dialect or named(f"vllm-{workload.config.vllm}"), ec)
 
     def add(self, request: RecordedRequest) -> None:
         """A request arrives."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from epdsim.core.ec_connector import SharedStore
 from epdsim.core.encoder_cache import MISMATCH
 from epdsim.core.prompt import TokenPrompt
 from epdsim.core.releases import named
@@ -14,7 +15,7 @@ from epdsim.core.scheduler_config import SchedulerConfig
 from epdsim.core.scheduler_rules import GIVE_BACK
 
 
-def scheduler(dialect=IDEAL, ec_store=(), **settings) -> Scheduler:
+def scheduler(dialect=IDEAL, ec=None, **settings) -> Scheduler:
     defaults = {
         "block_size": 4,
         "num_gpu_blocks": 65,
@@ -22,7 +23,7 @@ def scheduler(dialect=IDEAL, ec_store=(), **settings) -> Scheduler:
         "max_num_seqs": 4,
         "max_model_len": 128,
     }
-    return Scheduler(SchedulerConfig(**defaults | settings), dialect, ec_store)
+    return Scheduler(SchedulerConfig(**defaults | settings), dialect, ec)
 
 
 def request(name: str, length: int, *features, max_tokens: int = 2, **fields) -> Request:
@@ -197,7 +198,8 @@ class TestEcStore:
         self, image, role: str, inputs: dict[str, list[int]], loads: list[str], is_known_to: str
     ) -> None:
         in_request = frozenset("x" if is_known_to == "request" else "")
-        engine = scheduler(ec_role=role, ec_store={"x"} if is_known_to == "engine" else set())
+        store = SharedStore(role, {"x"}) if is_known_to == "engine" and role != "none" else None
+        engine = scheduler(ec_role=role, ec=store)
         engine.add_request(request("a", 8, image("x", 1, 4), remote_embeds=in_request))
         plan = step(engine)
         assert (dict(plan.scheduled_encoder_inputs), list(plan.ec_loads)) == (inputs, loads)
@@ -217,7 +219,7 @@ class TestEcStore:
 
     def test_a_store_that_grows_is_seen(self, image) -> None:
         store: set[str] = set()
-        engine = scheduler(ec_role="consumer", ec_store=store, max_num_batched_tokens=4)
+        engine = scheduler(ec=SharedStore("consumer", store), max_num_batched_tokens=4)
         engine.add_request(request("a", 12, image("x", 5, 4)))
         step(engine)
         store.add("x")

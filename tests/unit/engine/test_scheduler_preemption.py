@@ -77,7 +77,7 @@ def test_among_equally_urgent_the_last_to_arrive_loses_wherever_it_runs(text) ->
 
 
 def test_what_a_victim_got_in_the_step_comes_back(image) -> None:
-    engine = EngineState(SchedulerConfig(), IDEAL, ())
+    engine = EngineState(SchedulerConfig(), IDEAL, None)
     request = Request("a", TokenPrompt([1] * 9), 2, (image("x", 2, 6, [1, 0, 1, 0, 1, 1]),))
     state = RequestState(request, RequestKeys(engine.table, request, 16, IDEAL), (4,), 64)
     draft = StepDraft(engine)
@@ -136,7 +136,7 @@ class TestWithdrawnRuns:
         assert self.surviving_runs(image, named("vllm-0.32")) == []
 
     def test_a_request_that_relies_on_it_takes_it_over(self, image) -> None:
-        engine = EngineState(SchedulerConfig(policy="priority"), IDEAL, ())
+        engine = EngineState(SchedulerConfig(policy="priority"), IDEAL, None)
         draft = StepDraft(engine)
         features = {"victim": (image("x", 0, 4),), "heir": (image("y", 0, 2), image("x", 3, 4), image("x", 8, 4))}
         for name, items in features.items():

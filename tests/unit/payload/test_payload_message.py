@@ -61,6 +61,7 @@ def everything_set():
         finished=("d", "e"),
         free_encoder_mm_hashes=("h9",),
         ec_loads=("h1",),
+        ec_saves=("h2",),
         samples=("b", "a"),
     )
 

@@ -1,0 +1,352 @@
+"""An EC connector that pulls: waiting that blocks nobody, refusals, bounds, leases, and failures of one request alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from epdsim.core.ec_pull import NUMBER, WAIT, PullConnector
+from epdsim.core.ec_read import LEASE, LOST, PullTimes
+from epdsim.core.ec_serve import ANNOUNCED, Answer
+from epdsim.core.items import MediaFeature
+from epdsim.core.prompt import TokenPrompt
+from epdsim.core.releases import named
+from epdsim.core.request import EcOffer, Request
+from epdsim.core.rules import IDEAL, Dialect, Replacement
+from epdsim.core.scheduler import Scheduler
+from epdsim.core.scheduler_config import SchedulerConfig
+
+TIMES = PullTimes(wait_ms=100, answer_ms=20, read_ms=20, quarantine_ms=30, lease_ms=40)
+
+
+class Engine:
+    """A scheduler with a connector, and a hand on the clock."""
+
+    def __init__(self, role: str = "consumer", capacity: int = 16, dialect: Dialect = IDEAL, **settings) -> None:
+        defaults = {"block_size": 4, "num_gpu_blocks": 65, "max_num_batched_tokens": 16, "max_num_seqs": 4}
+        self.ec = PullConnector(role, capacity, TIMES, dialect)
+        self.scheduler = Scheduler(SchedulerConfig(**defaults | settings), dialect, self.ec)
+
+    def step(self, now_ms: float | None = None):
+        if now_ms is not None:
+            self.ec.now_ms = now_ms
+        plan = self.scheduler.schedule()
+        outcome = self.scheduler.update_from_output(plan)
+        self.ec.saved(plan.ec_saves)
+        self.ec.loaded(plan.ec_loads)
+        return plan, outcome
+
+    def grant(self, identifier: str, until_ms: float = float("inf")) -> None:
+        self.ec.reads.answered("p", identifier, Answer.GRANTED, until_ms)
+
+    def arrive(self, identifier: str, *, is_good: bool = True) -> None:
+        self.ec.reads.ended("p", identifier, self.ec.now_ms, is_good=is_good)
+
+
+def metadata_only(feature: MediaFeature) -> MediaFeature:
+    return MediaFeature(feature.modality, feature.identifier, feature.position, feature.data.subset())
+
+
+def offered(name: str, *features: MediaFeature, length: int = 12, **fields) -> Request:
+    offers = {one.identifier: EcOffer("p", one.position.num_embeds) for one in features}
+    return Request(name, TokenPrompt([7] * length), 1, features, ec_offers=offers, **fields)
+
+
+def ideal_but(rule) -> Dialect:
+    return IDEAL.replacing(
+        "defect", {rule.name: Replacement(named("vllm-0.32").replacements[rule.name].behaviour, "on purpose")}
+    )
+
+
+class TestWaiting:
+    def test_a_request_waits_for_its_embedding_and_others_pass_it(self, image, text) -> None:
+        engine = Engine()
+        engine.scheduler.add_request(offered("a", metadata_only(image("x", 2, 4))))
+        engine.scheduler.add_request(text("b", 8))
+        plan, _ = engine.step(0)
+        assert list(plan.num_scheduled_tokens) == ["b"]
+        assert engine.scheduler.waiting == ["a"]
+        assert list(engine.ec.take_asked()) == [("p", "x")]
+
+        engine.grant("x")
+        assert not engine.step(1)[0].num_scheduled_tokens
+        assert list(engine.ec.take_begun()) == [("p", "x")]
+        engine.arrive("x")
+        plan, _ = engine.step(2)
+        assert list(plan.num_scheduled_tokens) == ["a"]
+        assert list(plan.ec_loads) == ["x"]
+        assert not plan.scheduled_encoder_inputs
+        engine.step(3)
+        assert not engine.ec.is_busy
+
+    def test_not_ready_is_asked_again_and_missing_is_not(self, image) -> None:
+        engine = Engine()
+        engine.scheduler.add_request(offered("a", image("x", 2, 4)))
+        for answer, asked_again in ((Answer.NOT_READY, True), (Answer.MISSING, False)):
+            engine.step(0)
+            engine.ec.take_asked()
+            engine.ec.reads.answered("p", "x", answer, 0)
+            plan, _ = engine.step(1)
+            assert bool(engine.ec.take_asked()) == asked_again
+        assert dict(plan.scheduled_encoder_inputs) == {"a": [0]}, "it brought its pixels"
+
+    def test_an_answer_that_is_late_is_asked_for_again(self, image) -> None:
+        engine = Engine()
+        engine.scheduler.add_request(offered("a", image("x", 2, 4)))
+        engine.step(0)
+        engine.step(20)
+        assert len(engine.ec.take_asked()) == 1
+        engine.step(21)
+        assert list(engine.ec.take_asked()) == [("p", "x")]
+
+    def test_a_running_request_waits_too_and_keeps_its_place(self, image, text) -> None:
+        engine = Engine(capacity=4, max_num_batched_tokens=4)
+        engine.scheduler.add_request(offered("a", image("x", 6, 4), length=12))
+        engine.step(0)
+        engine.grant("x")
+        engine.step(1)
+        engine.arrive("x")
+        assert engine.step(2)[0].num_scheduled_tokens == {"a": 4}
+        engine.ec.reset()  # what was here is gone before the chunk that needs it
+        engine.scheduler.add_request(text("b", 3))
+        assert engine.step(3)[0].num_scheduled_tokens == {"b": 3}
+        assert engine.scheduler.running == ["a"]
+
+
+class TestFailure:
+    @pytest.mark.parametrize("has_pixels", [True, False])
+    @pytest.mark.parametrize(
+        ("case", "reason"),
+        [
+            ("refused", "refused"),
+            ("broken", "reading it failed"),
+            ("never", "not there after 0.1 s"),
+            ("stuck", "reading it failed"),
+            ("other size", "has 3 embeddings and it needs 4"),
+            ("too large", "do not fit"),
+        ],
+    )
+    def test_one_request_fails_alone_with_a_reason_or_encodes_by_itself(
+        self, image, text, case: str, reason: str, *, has_pixels: bool
+    ) -> None:
+        engine = Engine(capacity=3 if case == "too large" else 16)
+        item = image("x", 2, 4) if has_pixels else metadata_only(image("x", 2, 4))
+        wanted = offered("a", item)
+        if case == "other size":
+            wanted = Request("a", wanted.prompt, 1, (item,), ec_offers={"x": EcOffer("p", 3)})
+        engine.scheduler.add_request(wanted)
+        engine.scheduler.add_request(text("b", 4, max_tokens=60))
+        encoded, failed = False, {}
+        for now_ms in range(0, 400, 10):
+            if engine.ec.take_asked() and case != "never":
+                engine.ec.reads.answered("p", "x", Answer.MISSING if case == "refused" else Answer.GRANTED, 1e9)
+            if engine.ec.take_begun() and case == "broken":
+                engine.arrive("x", is_good=False)
+            plan, outcome = engine.step(now_ms)
+            encoded = encoded or plan.scheduled_encoder_inputs == {"a": [0]}
+            failed |= outcome.failed
+        assert encoded == has_pixels
+        assert list(failed) == ([] if has_pixels else ["a"])
+        assert all(reason in text for text in failed.values())
+        assert engine.scheduler.running == ["b"]
+        for now_ms in (400, 440, 480):  # what nobody waits for any more is looked at when somebody asks again
+            engine.scheduler.add_request(Request(f"c{now_ms}", TokenPrompt([7] * 4), 1, (image("z", 0, 2),)))
+            engine.step(now_ms)
+        assert not engine.ec.is_busy
+        assert engine.ec.copies.num_free + engine.ec.copies.num_evictable == engine.ec.copies.capacity
+
+    @pytest.mark.parametrize("dialect", [IDEAL, named("vllm-0.32")], ids=lambda one: one.name)
+    def test_metadata_alone_is_never_encoded(self, image, text, dialect: Dialect) -> None:
+        engine = Engine(dialect=dialect)
+        bare = metadata_only(image("x", 2, 4))
+        engine.scheduler.add_request(Request("a", TokenPrompt([7] * 8), 1, (bare,), ec_offers={"x": EcOffer(None)}))
+        engine.scheduler.add_request(text("b", 4))
+        plan, outcome = engine.step(0)
+        assert dict(plan.scheduled_encoder_inputs) == ({} if dialect is IDEAL else {"a": [0]})
+        assert list(outcome.failed) == (["a"] if dialect is IDEAL else [])
+        assert all("nothing to encode" in reason for reason in outcome.failed.values())
+
+    def test_an_abort_leaves_nothing_behind(self, image) -> None:
+        engine = Engine()
+        engine.scheduler.add_request(offered("a", image("x", 2, 4)))
+        engine.step(0)
+        engine.grant("x")
+        engine.step(1)
+        engine.scheduler.finish_requests(["a"])
+        engine.arrive("x")
+        engine.step(2)
+        engine.scheduler.add_request(offered("b", image("x", 2, 4)))
+        engine.step(3)
+        engine.ec.reads.ended("p", "x", 3, is_good=False)  # a second word, which is late
+        engine.step(4)
+        assert not engine.scheduler.has_unfinished
+        assert engine.ec.copies.is_ready("x")
+
+
+class TestRules:
+    def play_three(self, engine: Engine, image) -> dict[str, str]:
+        """Three items of 1, 2 and 3 embeddings; each is granted at once, and read within its own time."""
+        items = [metadata_only(image(name, at, size)) for name, at, size in (("x", 0, 1), ("y", 1, 2), ("z", 3, 3))]
+        engine.scheduler.add_request(offered("a", *items))
+        steps_of, ends, failed = {"x": 4, "y": 1, "z": 3}, dict[str, int](), dict[str, str]()
+        for step in range(400):
+            engine.ec.now_ms = step
+            for name in [name for name, end in ends.items() if end == step]:
+                engine.arrive(name)
+            failed |= engine.step()[1].failed
+            for _, name in engine.ec.take_asked():
+                engine.grant(name)
+            ends |= {name: step + steps_of[name] for _, name in engine.ec.take_begun()}
+        return failed
+
+    def test_items_that_push_each_other_out_are_not_waited_for_without_an_end(self, image) -> None:
+        assert "not there after" in self.play_three(Engine(capacity=5), image)["a"]
+        assert not self.play_three(Engine(capacity=6), image)
+        endless = Engine(capacity=5, dialect=ideal_but(WAIT))
+        assert not self.play_three(endless, image)
+        assert endless.scheduler.waiting == ["a"]
+
+    @pytest.mark.parametrize("dialect", [IDEAL, ideal_but(LEASE)], ids=lambda one: one.name)
+    def test_what_was_read_after_the_lease_is_not_used(self, image, dialect: Dialect) -> None:
+        engine = Engine(dialect=dialect)
+        engine.scheduler.add_request(offered("a", image("x", 2, 4)))
+        engine.step(0)
+        engine.ec.take_asked()
+        engine.grant("x", until_ms=5)
+        engine.step(1)
+        engine.ec.now_ms = 6
+        engine.arrive("x")
+        plan, _ = engine.step(7)
+        assert bool(plan.ec_loads) == (dialect is not IDEAL)
+        assert bool(engine.ec.take_asked()) == (dialect is IDEAL)
+
+    @pytest.mark.parametrize("dialect", [IDEAL, ideal_but(LOST)], ids=lambda one: one.name)
+    def test_room_comes_back_after_a_producer_was_lost(self, image, dialect: Dialect) -> None:
+        engine = Engine(dialect=dialect)
+        engine.scheduler.add_request(offered("a", metadata_only(image("x", 2, 4))))
+        engine.step(0)
+        engine.grant("x")
+        engine.step(1)
+        engine.ec.reads.lost("p")
+        assert engine.step(2)[1].failed
+        for now_ms in (40, 50, 60):
+            engine.scheduler.add_request(offered(f"b{now_ms}", image("z", 2, 4)))
+            engine.step(now_ms)
+        assert (engine.ec.copies.get("x") is None) == (dialect is IDEAL)
+
+    @pytest.mark.parametrize("dialect", [IDEAL, ideal_but(NUMBER)], ids=lambda one: one.name)
+    def test_a_copy_of_another_number_of_embeddings_does_not_serve(self, image, dialect: Dialect) -> None:
+        engine = Engine(dialect=dialect)
+        engine.ec.copies.take("x", 4)
+        engine.ec.copies.publish("x")
+        engine.scheduler.add_request(Request("a", TokenPrompt([7] * 12), 1, (image("x", 2, 6),)))
+        plan, _ = engine.step(0)
+        assert (dict(plan.scheduled_encoder_inputs), list(plan.ec_loads)) == (
+            ({"a": [0]}, []) if dialect is IDEAL else ({}, ["x"])
+        )
+
+    @pytest.mark.parametrize("dialect", [IDEAL, named("vllm-0.32")], ids=lambda one: one.name)
+    def test_a_reset_drops_the_copies(self, image, dialect: Dialect) -> None:
+        engine = Engine("both", dialect=dialect)
+        engine.scheduler.add_request(Request("a", TokenPrompt([7] * 8), 1, (image("x", 2, 4),)))
+        engine.step(0)
+        assert engine.ec.copies.is_ready("x")
+        engine.scheduler.reset_encoder_cache()
+        assert engine.ec.copies.is_ready("x") == (dialect is not IDEAL)
+
+
+class TestProducer:
+    def encode(self, engine: Engine, image, *, is_saved: bool = True):
+        engine.scheduler.add_request(Request("a", TokenPrompt([7] * 8), 1, (image("x", 2, 4),)))
+        plan = engine.scheduler.schedule()
+        assert list(plan.ec_saves) == ["x"]
+        engine.scheduler.update_from_output(plan)
+        if is_saved:
+            engine.ec.saved(plan.ec_saves)
+
+    def ask(self, engine: Engine, consumer: str, now_ms: float) -> Answer:
+        engine.ec.now_ms = now_ms
+        engine.ec.leases.asked(consumer, "x")
+        (grant,) = engine.ec.take_grants()
+        return grant.answer
+
+    def test_what_is_being_copied_is_not_ready_and_what_is_not_there_is_missing(self, image) -> None:
+        engine = Engine("producer")
+        assert self.ask(engine, "c", 0) is Answer.MISSING
+        self.encode(engine, image, is_saved=False)
+        assert self.ask(engine, "c", 1) is Answer.NOT_READY
+        engine.ec.saved(["x"])
+        assert self.ask(engine, "c", 2) is Answer.GRANTED
+
+    @pytest.mark.parametrize("dialect", [IDEAL, ideal_but(ANNOUNCED)], ids=lambda one: one.name)
+    def test_only_what_is_complete_is_announced(self, image, dialect: Dialect) -> None:
+        engine = Engine("producer", dialect=dialect)
+        self.encode(engine, image, is_saved=False)
+        assert dict(engine.ec.take_announced()) == ({} if dialect is IDEAL else {"a": {"x": 4}})
+        engine.ec.saved(["x"])
+        assert dict(engine.ec.take_announced()) == ({"a": {"x": 4}} if dialect is IDEAL else {})
+
+    def test_a_lease_keeps_an_entry_until_it_is_read_or_the_lease_ends(self, image) -> None:
+        engine = Engine("producer", capacity=4)
+        self.encode(engine, image)
+        for _ in range(2):  # asking again takes no second pin
+            assert self.ask(engine, "c", 0) is Answer.GRANTED
+        assert self.ask(engine, "d", 10) is Answer.GRANTED
+        assert not engine.ec.copies.take("y", 1)
+        engine.ec.leases.read("c", "x")
+        engine.ec.leases.read("c", "x")
+        engine.ec.take_grants()
+        assert not engine.ec.copies.take("y", 1)
+        engine.ec.now_ms = 51
+        engine.ec.take_grants()
+        assert engine.ec.copies.take("y", 1)
+        assert self.ask(engine, "d", 52) is Answer.MISSING
+
+    def test_a_run_that_was_dropped_leaves_no_copy_to_wait_for(self) -> None:
+        connector = PullConnector("producer", 8)
+        connector.copies.take("x", 4)
+        connector._saves["x"] = None
+        connector.withdrawn("x")
+        connector.withdrawn("y")
+        assert not connector.is_busy
+        assert connector.copies.num_free == 8
+
+
+def test_a_clone_is_independent_and_equal(image) -> None:
+    engine = Engine("both")
+    engine.scheduler.add_request(offered("a", image("x", 2, 4), image("y", 8, 4), length=16))
+    engine.step(0)
+    engine.grant("x")
+    engine.step(1)
+    clone, before = engine.scheduler.clone(), engine.scheduler.fingerprint()
+    assert clone.fingerprint() == before
+    engine.arrive("x")
+    engine.grant("y")
+    engine.step(2)
+    assert clone.fingerprint() == before != engine.scheduler.fingerprint()
+
+
+def test_a_digest_does_not_know_what_time_it_is(image) -> None:
+    digests = set()
+    for start_ms in (0, 1000):
+        engine = Engine()
+        engine.scheduler.add_request(offered("a", image("x", 2, 4)))
+        engine.step(start_ms)
+        engine.ec.now_ms = start_ms + 3
+        digests.add(engine.scheduler.fingerprint())
+    assert len(digests) == 1
+
+
+def test_copies_are_not_misused() -> None:
+    copies = PullConnector("both", 4).copies
+    copies.take("x", 2)
+    with pytest.raises(AssertionError, match="already"):
+        copies.take("x", 2)
+    with pytest.raises(AssertionError, match="before it is complete"):
+        copies.pin("x")
+    copies.publish("x")
+    with pytest.raises(AssertionError, match="complete already"):
+        copies.publish("x")
+    with pytest.raises(AssertionError, match="by eviction"):
+        copies.discard("x")
+    with pytest.raises(KeyError):
+        copies.discard("x")
