@@ -22,6 +22,15 @@ def run(
     events: Annotated[
         Path | None, typer.Option(help="Write every event to FILE (NDJSON; .gz compresses).", metavar="FILE")
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Write tables and figures to FILE, one page that fetches nothing.", metavar="FILE"),
+    ] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write every figure of every run to FILE.", metavar="FILE")] = None,
+    perfetto: Annotated[
+        Path | None,
+        typer.Option(help="Write a time line for the Perfetto viewer to FILE (JSON; .gz compresses).", metavar="FILE"),
+    ] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Seed of all random streams, in place of the file's.", metavar="N")
     ] = None,
@@ -49,13 +58,15 @@ def run(
     from epdsim.core.errors import InputError
 
     if payload is Payload.REAL:
-        if events is not None:
-            raise InputError("--events with --payload real", "nothing is simulated then", "leave one of them out")
+        written = {"--events": events, "--html": html, "--csv": csv, "--perfetto": perfetto}
+        for option in (option for option, path in written.items() if path is not None):
+            raise InputError(f"{option} with --payload real", "nothing is simulated then", "leave one of them out")
         from epdsim.scenario.real_session import run_real
 
         holds = run_real(scenario, overrides or [], profile, seed=seed, as_json=as_json)
     else:
-        from epdsim.scenario.session import run_simulated
+        from epdsim.scenario.session import OutputFiles, run_simulated
 
-        holds = run_simulated(scenario, overrides or [], events, profile, seed=seed, as_json=as_json)
+        files = OutputFiles(events, html, csv, perfetto)
+        holds = run_simulated(scenario, overrides or [], profile, files, seed=seed, as_json=as_json)
     raise typer.Exit(0 if holds else 1)

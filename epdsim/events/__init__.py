@@ -6,6 +6,7 @@ A *sink* is any callable that takes an event; a run has a list of them (metrics,
 from collections.abc import Callable
 
 from epdsim.events.ndjson import NdjsonWriter, read_events, read_header
+from epdsim.events.perfetto import PerfettoWriter
 from epdsim.events.schema import (
     Admitted,
     AnyEvent,
@@ -39,6 +40,7 @@ __all__ = [
     "KvTransferred",
     "LegSent",
     "NdjsonWriter",
+    "PerfettoWriter",
     "Preempted",
     "Rendered",
     "RequestArrived",

@@ -10,6 +10,7 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -30,6 +31,10 @@ from epdsim.events import (
     RequestFinished,
     StepFinished,
 )
+
+Stage = Literal["front end", "encode", "queue", "prefill", "hand-over", "decode"]
+STAGES: Sequence[Stage] = get_args(Stage)
+"""Where a request can be on the way to its first token, in order; the way to an engine counts as its queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,7 @@ class RunMetrics:
         unfinished: Requests under way when the run ended.
         duration_ms: From the first measured arrival to the last event.
         ttft_ms: Arrival to first token.
+        ttft_by_stage_ms: The mean of it by stage (`STAGES`), whose sum it is.
         tpot_ms: Time per output token after the first, per request with at least two.
         e2e_ms: Arrival to last token.
         prompt_tokens: Prompt tokens of first admissions to an engine that computes them itself.
@@ -96,6 +102,7 @@ class RunMetrics:
     unfinished: int
     duration_ms: float
     ttft_ms: Distribution | None
+    ttft_by_stage_ms: Mapping[str, float]
     tpot_ms: Distribution | None
     e2e_ms: Distribution | None
     render_ms: Distribution | None
@@ -141,6 +148,14 @@ class _Flight:
     arrived_ms: float
     slo_class: str
     first_ms: float = -1.0
+    stage_start_ms: float = 0.0
+    stages_ms: dict[Stage, float] = field(default_factory=dict[Stage, float])
+
+    def ends(self, stage: Stage, now_ms: float) -> None:
+        """A stage on the way to the first token ends here, and the next begins."""
+        if self.first_ms < 0:
+            self.stages_ms[stage] = self.stages_ms.get(stage, 0.0) + now_ms - self.stage_start_ms
+            self.stage_start_ms = now_ms
 
 
 @dataclass(slots=True)
@@ -150,6 +165,7 @@ class _Totals:
     by_payload: Counter[str] = field(default_factory=Counter[str])
     failures: Counter[str] = field(default_factory=Counter[str])
     busy_ms: defaultdict[str, float] = field(default_factory=lambda: defaultdict[str, float](float))
+    stages_ms: defaultdict[Stage, float] = field(default_factory=lambda: defaultdict[Stage, float](float))
     broadcast_ms: float = 0.0
 
 
@@ -189,13 +205,19 @@ class MetricsSink:
         self._totals.counts["injected"] += 1
         if self._start_ms < 0 and event.slo_class != WARM_UP:
             self._start_ms = event.time_ms
-        self._flights[event.request_id] = _Flight(event.time_ms, event.slo_class)
+        self._flights[event.request_id] = _Flight(event.time_ms, event.slo_class, stage_start_ms=event.time_ms)
 
     def _is_warm_up(self, request_id: str) -> bool:
         flight = self._flights.get(request_id)
         return flight is not None and flight.slo_class == WARM_UP
 
+    def _ends(self, stage: Stage, event: Rendered | LegSent | Admitted | Preempted) -> None:
+        flight = self._flights.get(event.request_id)
+        if flight is not None:
+            flight.ends(stage, event.time_ms)
+
     def _rendered(self, event: Rendered) -> None:
+        self._ends("front end", event)
         if self._is_warm_up(event.request_id):
             return
         self._totals.counts["media_items"] += len(event.mm_hashes)
@@ -203,6 +225,8 @@ class MetricsSink:
         self._render_ms.append(event.duration_ms)
 
     def _leg(self, event: LegSent) -> None:
+        if event.leg != "encode":
+            self._ends("prefill" if event.leg == "decode" else "encode", event)
         if self._is_warm_up(event.request_id):
             return
         self._totals.legs[event.leg] += event.body_bytes
@@ -225,11 +249,13 @@ class MetricsSink:
         self._totals.counts["ec_bytes"] += event.embedding_bytes
 
     def _admitted(self, event: Admitted) -> None:
+        self._ends("hand-over" if event.num_remote_tokens else "queue", event)
         if not (event.resumed or event.num_remote_tokens or self._is_warm_up(event.request_id)):
             self._totals.counts["prompt_tokens"] += event.num_prompt_tokens
             self._totals.counts["prefix_hit_tokens"] += event.num_computed_tokens
 
     def _preempted(self, event: Preempted) -> None:
+        self._ends("prefill", event)
         if not self._is_warm_up(event.request_id):
             self._totals.counts["preemptions"] += 1
 
@@ -252,6 +278,7 @@ class MetricsSink:
     def _first_token(self, event: FirstToken) -> None:
         flight = self._flights[event.request_id]
         if flight.first_ms < 0:
+            flight.ends("decode" if "hand-over" in flight.stages_ms else "prefill", event.time_ms)
             flight.first_ms = event.time_ms
 
     def _finished(self, event: RequestFinished) -> None:
@@ -261,6 +288,8 @@ class MetricsSink:
             return
         self._totals.counts["output_tokens"] += event.output_tokens
         self._ttft_ms.append(flight.first_ms - flight.arrived_ms)
+        for stage, spent_ms in flight.stages_ms.items():
+            self._totals.stages_ms[stage] += spent_ms
         self._e2e_ms.append(event.time_ms - flight.arrived_ms)
         if event.output_tokens > 1:
             self._tpot_ms.append((event.time_ms - flight.first_ms) / (event.output_tokens - 1))
@@ -281,6 +310,9 @@ class MetricsSink:
             unfinished=len(self._flights),
             duration_ms=self._end_ms - self._start_ms if self._start_ms >= 0 else 0.0,
             ttft_ms=Distribution.of(self._ttft_ms),
+            ttft_by_stage_ms={
+                stage: totals.stages_ms[stage] / len(self._ttft_ms) for stage in STAGES if totals.stages_ms.get(stage)
+            },
             tpot_ms=Distribution.of(self._tpot_ms),
             e2e_ms=Distribution.of(self._e2e_ms),
             render_ms=Distribution.of(self._render_ms),

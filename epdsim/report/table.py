@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
@@ -32,6 +33,21 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
 
 
+@dataclass(frozen=True, slots=True)
+class TextTable:
+    """A table as text, for the terminal or a page."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str = ""
+
+
+def print_text(table: TextTable) -> None:
+    """Print a table."""
+    print_table(table.title, table.columns, table.rows, table.caption)
+
+
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> None:
     """A plain table; columns of figures stand right."""
     table = Table(
@@ -48,7 +64,11 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 def summary_rows(metrics: RunMetrics) -> list[tuple[str, str]]:
     """A run's figures as label and value, in the order a planner asks for them."""
     rows = [("requests", _books(metrics)), ("simulated time", millis(metrics.duration_ms))]
-    rows += _latency("TTFT", metrics.ttft_ms) + _latency("TPOT", metrics.tpot_ms) + _latency("E2E", metrics.e2e_ms)
+    rows += _latency("TTFT", metrics.ttft_ms)
+    if metrics.ttft_by_stage_ms:
+        parts = (f"{stage} {millis(spent)}" for stage, spent in metrics.ttft_by_stage_ms.items())
+        rows.append(("its mean goes to", ", ".join(parts)))
+    rows += _latency("TPOT", metrics.tpot_ms) + _latency("E2E", metrics.e2e_ms)
     rows.append(
         (
             "throughput",

@@ -8,7 +8,7 @@ from typing import get_args, get_type_hints
 
 from epdsim.core.errors import InputError
 from epdsim.fleet import PREFILL_PAYLOADS
-from epdsim.report.metrics import Distribution, RunMetrics
+from epdsim.report.metrics import STAGES, Distribution, RunMetrics
 from epdsim.scenario.schema import AxisValue
 
 Point = Mapping[str, AxisValue]
@@ -19,6 +19,7 @@ _DISTRIBUTIONS = frozenset(name for name, hint in _HINTS.items() if Distribution
 _ENTRIES: Mapping[str, Sequence[str]] = {
     "leg_bytes": ("encode", "prefill", "decode", "aggregated"),
     "prefill_bytes_by_payload": PREFILL_PAYLOADS,
+    "ttft_by_stage_ms": STAGES,
     **dict.fromkeys(_DISTRIBUTIONS, tuple(one.name for one in fields(Distribution))),
 }
 """What may stand behind the dot, where that is a closed list."""
@@ -52,6 +53,20 @@ def metric(metrics: RunMetrics, name: str) -> float:
     if isinstance(value, Mapping):
         return float(value.get(rest, 0) if rest else sum(value.values()))
     return float(value)
+
+
+def flat_figures(metrics: RunMetrics) -> dict[str, float]:
+    """Every figure of a run under its dotted name, in order of the names; those that nothing completed for are left out."""
+    found: dict[str, float] = {}
+    for name in sorted(_FIGURES):
+        value = getattr(metrics, name)
+        if isinstance(value, Distribution):
+            found |= {f"{name}.{key}": float(one) for key, one in asdict(value).items()}
+        elif isinstance(value, Mapping):
+            found |= {f"{name}.{key}": float(value[key]) for key in value}
+        elif value is not None:
+            found[name] = float(value)
+    return found
 
 
 def check_metric(name: str) -> None:

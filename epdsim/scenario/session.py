@@ -5,23 +5,27 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
-from epdsim.core.errors import InputError
+from epdsim.core.files import check_place
 from epdsim.cost.profile import load_profile
-from epdsim.events import Event, NdjsonWriter, RequestFailed, RequestFinished, Sink
+from epdsim.events import Event, NdjsonWriter, PerfettoWriter, RequestFailed, RequestFinished, Sink
+from epdsim.report.figures import check_installed
+from epdsim.report.html import write_html
 from epdsim.report.metrics import RunMetrics
-from epdsim.report.table import console, millis, nbytes, print_table, summary_rows
-from epdsim.scenario.claims import Comparison, Verdict, compare, judge
+from epdsim.report.observer import RunObserver
+from epdsim.report.table import console, millis, print_text
+from epdsim.scenario.claims import Verdict, compare, judge
 from epdsim.scenario.loader import Scenario, load_scenario
-from epdsim.scenario.points import Point, described, metric
+from epdsim.scenario.points import Point, described
 from epdsim.scenario.runner import RunResult, ScenarioResult, run_scenario
-from epdsim.scenario.schema import AxisValue
+from epdsim.scenario.tables import assumptions, comparison_table, run_tables, scenario_report, write_csv
 
 _SHOW_EVERY = 500
 
@@ -36,25 +40,73 @@ def load(path: Path, overrides: Sequence[str], profile: Path | None) -> Scenario
 
 
 def run_simulated(
-    path: Path, overrides: Sequence[str], events: Path | None, profile: Path | None, *, seed: int | None, as_json: bool
+    path: Path,
+    overrides: Sequence[str],
+    profile: Path | None,
+    files: OutputFiles,
+    *,
+    seed: int | None,
+    as_json: bool,
 ) -> bool:
     """Run a scenario file with size-only payloads; whether every claim in it holds."""
+    files.check()
     scenario = load(path, overrides, profile)
+    observers: dict[str, RunObserver | None] = {}
     with ExitStack() as stack:
         progress = stack.enter_context(Progress(len(scenario.points)))
-        sinks: list[Sink] = [progress]
-        if events is not None:
-            about = {"scenario": scenario.spec.name, "seed": scenario.spec.seed if seed is None else seed}
-            sinks.append(stack.enter_context(NdjsonWriter(events, about)))
+        name, about = scenario.spec.name, {"seed": scenario.spec.seed if seed is None else seed}
+        writer = files.events and stack.enter_context(NdjsonWriter(files.events, {"scenario": name, **about}))
+        timeline = files.perfetto and stack.enter_context(PerfettoWriter(files.perfetto))
+
+        def sinks_for(point: Point) -> Sequence[Sink]:
+            if timeline:
+                timeline.start(described(point) or name)
+            observer = observers[described(point)] = RunObserver() if files.html else None
+            return [sink for sink in (progress, writer, timeline, observer) if sink]
+
         result = run_scenario(
-            scenario, seed=seed, sinks_for=lambda _: sinks, on_run=progress.start, wants_detail=events is not None
+            scenario, seed=seed, sinks_for=sinks_for, on_run=progress.start, wants_detail=writer is not None
         )
     verdicts = judge(result)
+    if files.html is not None:
+        seen = {at: observer for at, observer in observers.items() if observer}
+        write_html(files.html, scenario_report(result, verdicts, seen))
+    if files.csv is not None:
+        write_csv(files.csv, result)
     if as_json:
         sys.stdout.write(as_json_text(result, verdicts))
     else:
         print_result(result, verdicts)
     return all(verdict.holds for verdict in verdicts)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFiles:
+    """Files that a run leaves besides what it prints; None for those not wanted.
+
+    Attributes:
+        events: Every event, as NDJSON.
+        html: Tables and figures in one self-contained page.
+        csv: A row per run and figure.
+        perfetto: Steps, encoder runs, requests and queues on a time line.
+    """
+
+    events: Path | None = None
+    html: Path | None = None
+    csv: Path | None = None
+    perfetto: Path | None = None
+
+    def check(self) -> None:
+        """See that each can be written, before the work.
+
+        Raises:
+            InputError: One cannot, or what draws the figures is not installed.
+        """
+        for path in (self.events, self.html, self.csv, self.perfetto):
+            if path is not None:
+                check_place(path, str(path))
+        if self.html is not None:
+            check_installed()
 
 
 class Progress:
@@ -98,7 +150,7 @@ def as_json_text(result: ScenarioResult, verdicts: Sequence[Verdict]) -> str:
     body = {
         "scenario": result.scenario.spec.name,
         "seed": result.seed,
-        "assumptions": _assumptions(result),
+        "assumptions": assumptions(result),
         "fit": dataclasses.asdict(result.fit) if result.fit else None,
         "runs": [{"at": run.point, "metrics": _figures(run.metrics)} for run in result.runs],
         "published": [dataclasses.asdict(row) | {"deviation_percent": row.deviation_percent} for row in comparisons],
@@ -112,46 +164,21 @@ def _figures(metrics: RunMetrics) -> dict[str, object]:
     return dataclasses.asdict(metrics) | {name: getattr(metrics, name) for name in derived}
 
 
-def _assumptions(result: ScenarioResult) -> list[str]:
-    """Those of the file, then those of the workload; one that holds for some runs only says for which."""
-    lines = dict.fromkeys(line for run in result.runs for line in run.assumptions)
-    return [*result.scenario.spec.assumptions, *(_where(line, result.runs) + line for line in lines)]
-
-
-def _where(line: str, runs: Sequence[RunResult]) -> str:
-    """The axis values that all runs with this assumption have in common, and no other run has."""
-    of_line = [set(run.point.items()) for run in runs if line in run.assumptions]
-    others = [set(run.point.items()) for run in runs if line not in run.assumptions]
-    shared = set.intersection(*of_line).difference(*others) if others else set[tuple[str, AxisValue]]()
-    told = described(dict(sorted(shared, key=str)))
-    return f"at {told}: " if told else ""
-
-
 def print_result(result: ScenarioResult, verdicts: Sequence[Verdict]) -> None:
     """Tables for a person: the runs, the published figures beside them, the claims."""
     spec, out, comparisons = result.scenario.spec, console(), compare(result)
     out.print(f"{spec.name}: {spec.title}" if spec.title else spec.name, style="bold")
     if spec.source:
         out.print(f"source: {spec.source}")
-    for line in _assumptions(result):
+    for line in assumptions(result):
         out.print(f"assumed: {line}")
+    for table in run_tables(result):
+        print_text(table)
     if spec.columns:
-        _print_runs(result)
         _print_not_served(result.runs)
-    else:
-        for run in result.runs:
-            title = described(run.point) or "run"
-            print_table(title, ["figure", "value"], summary_rows(run.metrics))
     if comparisons:
-        print_comparisons(comparisons, result)
+        print_text(comparison_table(comparisons, result))
     print_verdicts(verdicts)
-
-
-def _print_runs(result: ScenarioResult) -> None:
-    columns = result.scenario.spec.columns
-    points = [run.point for run in result.runs]
-    figures = [[_cell(run.metrics, name) for name in columns] for run in result.runs]
-    print_table("runs", [*_axes(points), *columns], _beside(points, figures))
 
 
 def _print_not_served(runs: Sequence[RunResult]) -> None:
@@ -160,64 +187,6 @@ def _print_not_served(runs: Sequence[RunResult]) -> None:
         place = f"{described(run.point)}: " if run.point else ""
         for reason, count in run.metrics.failures.items():
             console().print(f"not served  {place}{count:,} of {run.metrics.injected:,} requests: {reason}")
-
-
-def _axes(points: Sequence[Point]) -> list[str]:
-    return list(dict.fromkeys(axis for point in points for axis in point))
-
-
-def _beside(points: Sequence[Point], figures: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Rows of axis values, then figures."""
-    axes = _axes(points)
-    return [[str(point.get(axis, "")) for axis in axes] + list(row) for point, row in zip(points, figures, strict=True)]
-
-
-def _cell(metrics: RunMetrics, name: str) -> str:
-    """A figure for the table; a run in which no request completed has no latencies."""
-    try:
-        return _shown(name, metric(metrics, name))
-    except InputError:
-        return "none"
-
-
-def _shown(name: str, value: float) -> str:
-    formats: list[tuple[str, Callable[[float], str]]] = [
-        ("_ms", millis),
-        ("bytes", nbytes),
-        ("rate", lambda share: f"{100 * share:.1f} %"),
-        ("per_s", lambda rate: f"{rate:,.2f}"),
-    ]
-    head = name.split(".", maxsplit=1)[0]
-    for mark, form in formats:
-        if mark in head:
-            return form(value)
-    return f"{value:,g}"
-
-
-def _digits(value: float) -> str:
-    """Four digits at least, and every digit before the point."""
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
-
-
-def print_comparisons(comparisons: Sequence[Comparison], result: ScenarioResult) -> None:
-    """A table of published figures and the simulated ones, with the fitted constants under it."""
-    figures = [
-        [
-            row.metric,
-            _digits(row.published),
-            _digits(row.simulated),
-            f"{row.deviation_percent:+.1f} %",
-            row.role,
-        ]
-        for row in comparisons
-    ]
-    points = [row.at for row in comparisons]
-    columns = [*_axes(points), "metric", "published", "simulated", "deviation", "point"]
-    caption = ""
-    if result.fit:
-        chosen = "; ".join(f"{name}: {value:.6g}" for name, value in result.fit.chosen.items())
-        caption = f"fitted constants: {chosen}; rms {result.fit.rms_percent:.1f} % on the fitted points"
-    print_table("published beside simulated", columns, _beside(points, figures), caption)
 
 
 def print_verdicts(verdicts: Sequence[Verdict]) -> None:

@@ -11,11 +11,12 @@ from pathlib import Path
 from statistics import median
 
 from epdsim.core.errors import InputError
-from epdsim.report.table import console, print_table
+from epdsim.report.table import console, print_table, print_text
 from epdsim.scenario.claims import Comparison, Verdict, compare, judge
 from epdsim.scenario.loader import Scenario, load_scenario
 from epdsim.scenario.runner import ScenarioResult, run_scenario
-from epdsim.scenario.session import Progress, print_comparisons, print_verdicts
+from epdsim.scenario.session import Progress, print_verdicts
+from epdsim.scenario.tables import comparison_table
 
 DEFAULT_FOLDER = Path("scenarios/validation")
 
@@ -107,7 +108,7 @@ def _print(one: Validation) -> None:
     for line in spec.assumptions:
         out.print(f"assumed: {line}")
     if one.comparisons:
-        print_comparisons(one.comparisons, one.result)
+        print_text(comparison_table(one.comparisons, one.result))
     print_verdicts(one.verdicts)
     out.print()
 

@@ -46,6 +46,7 @@ def life(request_id, start_ms, slo_class=""):
         Preempted(start_ms + 60, "p", request_id),
         Admitted(start_ms + 70, "p", request_id, 120, 64, resumed=True),
         StepFinished(start_ms + 90, "p", 1, 56, 1, 1, 0, 20.0, 4.0, 1.0, 700, 9000, 10),
+        LegSent(start_ms + 75, "o", request_id, "decode", "d", 400),
         KvTransferred(start_ms + 95, "d", request_id, "p", 3000),
         Admitted(start_ms + 95, "d", request_id, 120, 120, num_remote_tokens=120),
         FirstToken(start_ms + 100, "d", request_id),
@@ -59,12 +60,15 @@ def test_one_request_gives_the_figures_that_its_events_tell():
     assert (of.injected, of.completed, of.failed, of.refused, of.unfinished) == (1, 1, 0, 0, 0)
     assert of.duration_ms == 130
     assert of.ttft_ms == Distribution(1, 100, 100, 100, 100, 100)
+    stages_ms = {"front end": 10, "encode": 30, "queue": 20, "prefill": 15, "hand-over": 20, "decode": 5}
+    assert of.ttft_by_stage_ms == stages_ms
+    assert sum(stages_ms.values()) == 100
     assert of.tpot_ms == Distribution(1, 15, 15, 15, 15, 15)
     assert of.e2e_ms == Distribution(1, 130, 130, 130, 130, 130)
     assert (of.output_tokens, of.media_items, of.processor_cache_hits, of.encoded_items) == (3, 2, 1, 1)
     assert (of.prompt_tokens, of.prefix_hit_tokens, of.prefix_hit_rate) == (120, 48, 0.4), "of the first admission only"
     assert (of.ec_loads, of.ec_bytes, of.kv_bytes, of.preemptions) == (1, 640, 3000, 1)
-    assert of.leg_bytes == {"encode": 5000, "prefill": 900}
+    assert of.leg_bytes == {"decode": 400, "encode": 5000, "prefill": 900}
     assert of.prefill_bytes_by_payload == {"full": 8000, "metadata": 900}
     assert (of.steps, of.broadcast_bytes, of.broadcast_bytes_unstripped, of.broadcast_ms) == (3, 1000, 9300, 4.5)
     assert of.busy_ms == {"d": 30, "encode-0": 16, "p": 20}

@@ -1,0 +1,172 @@
+"""Figures of a report, as SVG text. Needs matplotlib (extra `report`)."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from epdsim.core.errors import InputError
+from epdsim.report.metrics import STAGES, RunMetrics
+from epdsim.report.observer import RunObserver
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_LINES = 12
+"""Runs or instances that one figure can still tell apart."""
+
+_CDF_POINTS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnRun:
+    """One run as figures need it.
+
+    Attributes:
+        name: In legends.
+        metrics: Its figures.
+        observer: Its latencies and loads.
+    """
+
+    name: str
+    metrics: RunMetrics
+    observer: RunObserver
+
+
+def check_installed() -> None:
+    """See that figures can be drawn, before the work that they show.
+
+    Raises:
+        InputError: matplotlib is not installed.
+    """
+    if find_spec("matplotlib") is None:
+        rule = "it draws with matplotlib, which is not installed"
+        raise InputError("--html", rule, "pip install 'epdsim[report]'")
+
+
+def latency_cdf(runs: Sequence[DrawnRun]) -> str:
+    """Share of requests with at most a latency: TTFT, TPOT and E2E side by side, a line per run."""
+    figure = _figure(3, 3.2)
+    for axes, (label, which) in zip(
+        figure.subplots(1, 3), (("TTFT, ms", "ttft_ms"), ("TPOT, ms", "tpot_ms"), ("E2E, ms", "e2e_ms")), strict=True
+    ):
+        for run in runs[:MOST_LINES]:
+            values = np.asarray(getattr(run.observer, which))
+            if len(values):
+                shares = np.linspace(0, 1, min(_CDF_POINTS, len(values) + 1))
+                axes.plot(np.quantile(values, shares), shares, label=run.name or None, linewidth=1.4)
+        axes.set_xlabel(label)
+        axes.set_ylim(0, 1.01)
+        axes.set_xlim(left=0)
+        axes.grid(alpha=0.3)
+    _legend(figure, runs)
+    return _svg(figure)
+
+
+def ttft_stages(runs: Sequence[DrawnRun]) -> str:
+    """Where the mean TTFT goes: a bar per run, stacked by stage."""
+    shown = [run for run in runs if run.metrics.ttft_by_stage_ms]
+    figure = _figure(3, 0.8 + 0.32 * len(shown))
+    axes: Axes = figure.subplots()
+    left = np.zeros(len(shown))
+    for stage in STAGES:
+        spent = np.array([run.metrics.ttft_by_stage_ms.get(stage, 0.0) for run in shown])
+        if spent.any():
+            axes.barh(range(len(shown)), spent, left=left, label=stage)
+            left += spent
+    axes.set_yticks(range(len(shown)), [run.name or "run" for run in shown])
+    axes.invert_yaxis()
+    axes.set_xlabel("mean TTFT, ms")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
+    return _svg(figure)
+
+
+def bytes_by_leg(runs: Sequence[DrawnRun]) -> str:
+    """Bytes between instances, and to the tensor-parallel ranks with and without strip; logarithmic."""
+    rows: list[Mapping[str, int]] = [
+        {
+            **{f"{leg} leg": count for leg, count in run.metrics.leg_bytes.items()},
+            "embeddings": run.metrics.ec_bytes,
+            "KV hand-over": run.metrics.kv_bytes,
+            "broadcast": run.metrics.broadcast_bytes,
+            "broadcast,\nunstripped": run.metrics.broadcast_bytes_unstripped,
+        }
+        for run in runs
+    ]
+    names = [name for name in dict.fromkeys(name for row in rows for name in row) if any(row.get(name) for row in rows)]
+    figure = _figure(3, 3.0)
+    axes: Axes = figure.subplots()
+    width = 0.8 / min(len(runs), MOST_LINES)
+    for index, (run, row) in enumerate(zip(runs[:MOST_LINES], rows, strict=False)):
+        places = np.arange(len(names)) + index * width
+        axes.bar(places, [row.get(name, 0) for name in names], width, label=run.name or None)
+    axes.set_yscale("log")
+    axes.set_ylabel("bytes")
+    axes.set_xticks(np.arange(len(names)) + 0.4 - width / 2, names)
+    axes.grid(alpha=0.3, axis="y")
+    _legend(figure, runs)
+    return _svg(figure)
+
+
+def loads(run: DrawnRun) -> str:
+    """Utilisation, running and waiting requests over time, a line per instance."""
+    found = run.observer.loads()
+    figure = _figure(3, 5.4)
+    times_s = np.arange(len(next(iter(found.values())).busy)) * run.observer.bin_ms / 1e3
+    shown = dict(list(found.items())[:MOST_LINES])
+    rows = figure.subplots(3, 1, sharex=True)
+    for axes, (label, which) in zip(
+        rows, (("busy, share", "busy"), ("running", "running"), ("waiting", "waiting")), strict=True
+    ):
+        for name, load in shown.items():
+            axes.step(times_s, getattr(load, which), where="post", linewidth=1.0, label=name)
+        axes.set_ylabel(label)
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+    rows[-1].set_xlabel("time, s")
+    rows[0].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
+    return _svg(figure)
+
+
+def against_axis(axis: str, series: Mapping[str, Sequence[tuple[float, float]]], label: str) -> str:
+    """A figure against a numeric axis of the scenario, a line per combination of the other axes."""
+    figure = _figure(1.5, 3.0)
+    axes: Axes = figure.subplots()
+    for name, points in list(series.items())[:MOST_LINES]:
+        xs, ys = zip(*sorted(points), strict=True)
+        axes.plot(xs, ys, marker="o", markersize=3, linewidth=1.4, label=name or None)
+    axes.set_xlabel(axis)
+    axes.set_ylabel(label)
+    axes.grid(alpha=0.3)
+    if any(series):
+        axes.legend(fontsize=7)
+    return _svg(figure)
+
+
+def _figure(width: float, height: float) -> Figure:
+    from matplotlib.figure import Figure  # noqa: PLC0415 - most of a second, and an extra
+
+    return Figure(figsize=(3.6 * width, height), layout="constrained")
+
+
+def _legend(figure: Figure, runs: Sequence[DrawnRun]) -> None:
+    if len(runs) > 1:
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
+
+
+def _svg(figure: Figure) -> str:
+    """Equal figures give equal text: ids are salted with a constant, and no date is written."""
+    import matplotlib as mpl  # noqa: PLC0415 - as above
+
+    out = io.StringIO()
+    with mpl.rc_context({"svg.hashsalt": "epdsim", "svg.fonttype": "none"}):
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    text = out.getvalue()
+    return text[text.index("<svg") :]

@@ -1,0 +1,76 @@
+"""One self-contained HTML file: tables and figures, no script, nothing fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import jinja2
+
+from epdsim import __version__
+from epdsim.core.files import whole_file
+from epdsim.report.table import TextTable
+
+
+@dataclass(frozen=True, slots=True)
+class ReportSection:
+    """Figures under one heading: caption and SVG of each."""
+
+    title: str
+    figures: Sequence[tuple[str, str]]
+
+
+class ReportClaim(Protocol):
+    """A claim and whether it holds."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether it does."""
+        ...
+
+    @property
+    def sentence(self) -> str:
+        """The claim in words."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All that a report shows.
+
+    Attributes:
+        name: Of the scenario.
+        title: What it asks.
+        source: Where its figures come from.
+        seed: Of the runs.
+        assumptions: Sentences.
+        verdicts: Claims, judged.
+        tables: Before the figures.
+        sections: Figures.
+    """
+
+    name: str
+    title: str
+    source: str
+    seed: int
+    assumptions: Sequence[str]
+    verdicts: Sequence[ReportClaim]
+    tables: Sequence[TextTable]
+    sections: Sequence[ReportSection]
+
+
+def write_html(path: Path, report: Report) -> None:
+    """Write a report; the file is there only when it is whole.
+
+    Raises:
+        InputError: It cannot be written.
+    """
+    loader = jinja2.PackageLoader("epdsim.report")
+    page = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined).get_template(
+        "report.html.j2"
+    )
+    shown = {field: getattr(report, field) for field in Report.__slots__}
+    with whole_file(path, f"report {str(path)!r}") as file:
+        file.write(page.render(version=__version__, **shown).encode())

@@ -1,0 +1,182 @@
+"""A scenario's results as tables, a report and CSV; the terminal and the page show the same."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from epdsim.core.errors import InputError
+from epdsim.core.files import whole_file
+from epdsim.report import figures
+from epdsim.report.figures import DrawnRun
+from epdsim.report.html import Report, ReportSection
+from epdsim.report.metrics import RunMetrics
+from epdsim.report.observer import RunObserver
+from epdsim.report.table import TextTable, millis, nbytes, summary_rows
+from epdsim.scenario.claims import Comparison, Verdict, compare
+from epdsim.scenario.points import Point, described, flat_figures, metric
+from epdsim.scenario.runner import RunResult, ScenarioResult
+from epdsim.scenario.schema import AxisValue
+
+_DRAWN_AGAINST_AXES = ("ttft_ms.p99", "tpot_ms.p99", "request_throughput_per_s")
+"""Figures drawn against a numeric axis of a scenario that chooses no columns."""
+
+
+def assumptions(result: ScenarioResult) -> list[str]:
+    """Those of the file, then those of the workload; one that holds for some runs only says for which."""
+    lines = dict.fromkeys(line for run in result.runs for line in run.assumptions)
+    return [*result.scenario.spec.assumptions, *(_where(line, result.runs) + line for line in lines)]
+
+
+def _where(line: str, runs: Sequence[RunResult]) -> str:
+    """The axis values that all runs with this assumption have in common, and no other run has."""
+    of_line = [set(run.point.items()) for run in runs if line in run.assumptions]
+    others = [set(run.point.items()) for run in runs if line not in run.assumptions]
+    shared = set.intersection(*of_line).difference(*others) if others else set[tuple[str, AxisValue]]()
+    told = described(dict(sorted(shared, key=str)))
+    return f"at {told}: " if told else ""
+
+
+def run_tables(result: ScenarioResult) -> list[TextTable]:
+    """The runs: one table with a row each where the file chooses columns, else a summary of each."""
+    columns = result.scenario.spec.columns
+    if not columns:
+        return [
+            TextTable(described(run.point) or "run", ["figure", "value"], summary_rows(run.metrics))
+            for run in result.runs
+        ]
+    points = [run.point for run in result.runs]
+    cells = [[_cell(run.metrics, name) for name in columns] for run in result.runs]
+    return [TextTable("runs", [*_axes(points), *columns], _beside(points, cells))]
+
+
+def _axes(points: Sequence[Point]) -> list[str]:
+    return list(dict.fromkeys(axis for point in points for axis in point))
+
+
+def _beside(points: Sequence[Point], cells: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Rows of axis values, then figures."""
+    axes = _axes(points)
+    return [[str(point.get(axis, "")) for axis in axes] + list(row) for point, row in zip(points, cells, strict=True)]
+
+
+def _cell(metrics: RunMetrics, name: str) -> str:
+    """A figure for the table; a run in which no request completed has no latencies."""
+    try:
+        return _shown(name, metric(metrics, name))
+    except InputError:
+        return "none"
+
+
+def _shown(name: str, value: float) -> str:
+    formats: list[tuple[str, Callable[[float], str]]] = [
+        ("_ms", millis),
+        ("bytes", nbytes),
+        ("rate", lambda share: f"{100 * share:.1f} %"),
+        ("per_s", lambda rate: f"{rate:,.2f}"),
+    ]
+    head = name.split(".", maxsplit=1)[0]
+    for mark, form in formats:
+        if mark in head:
+            return form(value)
+    return f"{value:,g}"
+
+
+def _digits(value: float) -> str:
+    """Four digits at least, and every digit before the point."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def comparison_table(comparisons: Sequence[Comparison], result: ScenarioResult) -> TextTable:
+    """Published figures and the simulated ones, with the fitted constants under them."""
+    cells = [
+        [row.metric, _digits(row.published), _digits(row.simulated), f"{row.deviation_percent:+.1f} %", row.role]
+        for row in comparisons
+    ]
+    points = [row.at for row in comparisons]
+    columns = [*_axes(points), "metric", "published", "simulated", "deviation", "point"]
+    caption = ""
+    if result.fit:
+        chosen = "; ".join(f"{name}: {value:.6g}" for name, value in result.fit.chosen.items())
+        caption = f"fitted constants: {chosen}; rms {result.fit.rms_percent:.1f} % on the fitted points"
+    return TextTable("published beside simulated", columns, _beside(points, cells), caption)
+
+
+def scenario_report(
+    result: ScenarioResult, verdicts: Sequence[Verdict], observers: Mapping[str, RunObserver]
+) -> Report:
+    """What the page shows.
+
+    Args:
+        result: All runs.
+        verdicts: Claims, judged.
+        observers: Of each run, by its point in words.
+    """
+    spec, comparisons = result.scenario.spec, compare(result)
+    tables = run_tables(result)
+    if comparisons:
+        tables.append(comparison_table(comparisons, result))
+    runs = [DrawnRun(described(run.point), run.metrics, observers[described(run.point)]) for run in result.runs]
+    sections = [
+        ReportSection(
+            "Latency", [("Share of completed requests with at most this latency.", figures.latency_cdf(runs))]
+        ),
+        ReportSection("Where TTFT goes", [("", figures.ttft_stages(runs))]),
+        ReportSection("Bytes", [("", figures.bytes_by_leg(runs))]),
+        ReportSection("Load over time", [(run.name, figures.loads(run)) for run in runs[: figures.MOST_LINES]]),
+    ]
+    curves = _against_axes(result)
+    if curves:
+        sections.insert(0, ReportSection("Against what varies", curves))
+    title, told = spec.title, assumptions(result)
+    return Report(spec.name, title, spec.source, result.seed, told, verdicts, tables, sections)
+
+
+def _against_axes(result: ScenarioResult) -> list[tuple[str, str]]:
+    """Each figure of the file's columns against each axis with three numbers or more."""
+    drawn: list[tuple[str, str]] = []
+    for axis in _axes([run.point for run in result.runs]):
+        along = [run for run in result.runs if _is_number(run.point.get(axis))]
+        if len({run.point[axis] for run in along}) < 3:
+            continue
+        for name in result.scenario.spec.columns or _DRAWN_AGAINST_AXES:
+            series = _series(along, axis, name)
+            if series:
+                drawn.append(("", figures.against_axis(axis, series, name)))
+    return drawn
+
+
+def _series(runs: Sequence[RunResult], axis: str, name: str) -> dict[str, list[tuple[float, float]]]:
+    """Points of a figure along an axis, by the values of the other axes."""
+    series: dict[str, list[tuple[float, float]]] = {}
+    for run in runs:
+        others = described({other: value for other, value in run.point.items() if other != axis})
+        try:
+            value = metric(run.metrics, name)
+        except InputError:
+            continue
+        series.setdefault(others, []).append((float(run.point[axis] or 0), value))
+    return {others: points for others, points in series.items() if len(points) > 1}
+
+
+def _is_number(value: AxisValue) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def write_csv(path: Path, result: ScenarioResult) -> None:
+    """One row per run and figure: the axis values, the figure's name as `columns` takes it, its value.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    axes = _axes([run.point for run in result.runs])
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow([*axes, "figure", "value"])
+    for run in result.runs:
+        at = [run.point.get(axis, "") for axis in axes]
+        rows.writerows([*at, name, value] for name, value in flat_figures(run.metrics).items())
+    with whole_file(path, f"table {str(path)!r}") as file:
+        file.write(text.getvalue().encode())
