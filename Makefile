@@ -13,7 +13,7 @@ RELEASES     ?= 0.25.1 0.26.0 0.27.1 0.28.0 0.29.0 0.30.0 0.31.0
 RELEASES_DIR ?= .vllm-releases
 SEEDS        ?= 0:8
 
-.PHONY: run test check docs bench oracle vllm releases clean
+.PHONY: run test check docs soak bench oracle vllm releases clean
 
 run: $(VENV)/.run       ## the result that started the project
 	$(BIN)/epdsim run scenarios/validation/cached-images.yaml
@@ -29,6 +29,10 @@ check: $(VENV)/.testing ## lint, types, layers
 
 docs: $(VENV)/.docs     ## the documentation, warnings are errors
 	$(BIN)/python -m sphinx -W --keep-going -q -E -b html docs docs/_build/html
+
+SOAK ?= 0:80
+soak: $(VENV)/.testing  ## the engine's laws over many Hypothesis seeds: make soak SOAK=0:80
+	$(BIN)/python -m pytest -q -m engine_law -p no:cacheprovider --timeout=0 --soak $(SOAK) tests
 
 bench: $(VENV)/.testing ## codec and simulator benchmarks
 	$(BIN)/python -m pytest -q -m bench

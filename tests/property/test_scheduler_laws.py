@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 
+import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -195,6 +196,7 @@ class Run:
         return plans
 
 
+@pytest.mark.engine_law
 @settings(max_examples=250)
 @given(workloads())
 def test_every_step_is_sound_and_every_outcome_is_the_undisturbed_one(workload: Workload) -> None:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -48,6 +49,7 @@ def observe(scheduler: Scheduler) -> tuple[object, ...]:
     return scheduler.fingerprint(), pool.free_queue(), tables, keys, scheduler.running, scheduler.waiting
 
 
+@pytest.mark.engine_law
 @settings(max_examples=150)
 @given(workloads(), st.data())
 def test_steps_taken_at_once_equal_steps_taken_one_by_one(workload, data) -> None:

@@ -152,7 +152,7 @@ def test_when_the_sender_is_interrupted_or_killed_no_rank_and_no_segment_is_left
             os.killpg(sender.pid, ending)  # as a terminal does: to the sender and to its ranks
         else:
             sender.kill()
-        _, told = sender.communicate(timeout=60)
+        _, told = sender.communicate(timeout=240)
     assert wait_until(lambda: not is_running(rank))
     assert wait_until(lambda: not segments(sender.pid))
     assert "resource_tracker" not in told

@@ -1,0 +1,117 @@
+"""DES-EQ: a workload through the simulator takes the decisions that the bare core takes under a plain loop over time."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from epdsim.core.errors import InputError
+from epdsim.core.prompt import TokenRun
+from epdsim.core.request import Request
+from epdsim.core.scheduler import Scheduler
+from epdsim.core.scheduler_config import SchedulerConfig
+from epdsim.core.slots import features_of
+from epdsim.cost import LinearEncode, Link, RenderCost
+from epdsim.events import StepFinished, StepPlanned
+from epdsim.fleet import RenderPool, simulate
+from epdsim.fleet.render import Renderer
+from epdsim.fleet.step_cost import BroadcastCost, step_load
+from epdsim.fleet.world import on_grid
+from epdsim.media import family
+from epdsim.workload.request import MediaRef, WorkloadRequest
+
+FAMILY = family("qwen3-vl-8b")
+AT_ONCE = RenderCost([(1.0, 0.0), (2.0, 0.0)], hash_bytes_per_s=1e30, item_ms=0, text_token_us=0)
+"""A front end that takes no time: a request reaches its engine when it arrives."""
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[SchedulerConfig, list[WorkloadRequest]]:
+    config = SchedulerConfig(
+        num_gpu_blocks=draw(st.integers(16, 40)),
+        block_size=draw(st.sampled_from([8, 16])),
+        max_num_batched_tokens=draw(st.sampled_from([16, 48, 128])),
+        max_num_seqs=draw(st.integers(1, 5)),
+        encoder_cache_size=draw(st.sampled_from([64, 128, 400])),
+        max_num_encoder_input_tokens=draw(st.sampled_from([64, 128, 400])),
+        enable_prefix_caching=draw(st.booleans()),
+        policy=draw(st.sampled_from(["fcfs", "priority"])),
+        uses_mrope=True,
+    )
+    now_ms, requests = 0.0, list[WorkloadRequest]()
+    for number in range(draw(st.integers(1, 7))):
+        now_ms += draw(st.sampled_from([0.0, 0.1, 5.0, 17.3, 120.0]))
+        parts: list[TokenRun | MediaRef] = [TokenRun(draw(st.sampled_from("ab")), 0, draw(st.integers(1, 40)))]
+        parts += [MediaRef(draw(st.sampled_from("xyz")), height=224, width=224) for _ in range(draw(st.integers(0, 1)))]
+        parts.append(TokenRun(draw(st.sampled_from(["tail", f"own{number}"])), 0, draw(st.integers(1, 20))))
+        output = draw(st.integers(1, 60))
+        requests.append(WorkloadRequest(f"r{number}", now_ms, tuple(parts), output, priority=draw(st.integers(0, 2))))
+    return config, requests
+
+
+def plain_loop(fleet, sources):
+    """Step after step with a clock in a variable: time of each plan, and what it decides."""
+    renderer = Renderer(FAMILY, fleet.dialect, [])
+    pool, broadcast = fleet.prefill, BroadcastCost(fleet.costs.broadcast, fleet.prefill.tp)
+    scheduler, rendered, requests, decisions = Scheduler(pool.scheduler, fleet.dialect), {}, {}, []
+    pending, now_ms = list(sources), 0.0
+
+    def arrive_until(end_ms):
+        while pending and on_grid(pending[0].arrival_ms) <= end_ms:
+            source = pending.pop(0)
+            known = rendered[source.request_id] = renderer.render(source)
+            features = features_of(known.tables, fleet.dialect) if known.tables else ()
+            requests[source.request_id] = Request(
+                source.request_id, known.prompt, source.output_tokens, features,
+                priority=source.priority, arrival_time=source.arrival_ms,
+            )  # fmt: skip
+            with contextlib.suppress(InputError):  # refused here and there: no schedule could finish it
+                scheduler.add_request(requests[source.request_id])
+
+    while pending or scheduler.has_unfinished:
+        arrive_until(now_ms)
+        plan = scheduler.schedule()
+        duration_ms = 0.0
+        if plan.total_num_scheduled_tokens:
+            decisions.append(
+                (now_ms, plan.num_scheduled_tokens, plan.scheduled_encoder_inputs, plan.free_encoder_mm_hashes)
+            )
+            patches = [
+                rendered[name].items[index].media.encoder_patches
+                for name, inputs in plan.scheduled_encoder_inputs.items()
+                for index in inputs
+            ]
+            duration_ms = broadcast.of(plan, requests).total_ms + pool.lm.step_ms(step_load(plan, requests))
+            duration_ms += fleet.costs.encode.encode_ms(patches)
+        elif pending:
+            duration_ms = on_grid(pending[0].arrival_ms) - now_ms
+        now_ms += on_grid(duration_ms)
+        arrive_until(now_ms)
+        scheduler.update_from_output(plan)
+    return decisions
+
+
+@pytest.mark.engine_law
+@settings(max_examples=60)
+@given(worlds())
+def test_the_simulator_decides_what_the_bare_core_decides(small_fleet, world) -> None:
+    config, requests = world
+    base = small_fleet("aggregated", render=RenderPool(100))
+    costs = replace(
+        base.costs, render=AT_ONCE, hop_ms=0.0, body_link=Link(1e30), encode=LinearEncode(fixed_ms=2, patch_ms=0.01)
+    )
+    fleet = replace(base, prefill=replace(base.prefill, scheduler=config), costs=costs)
+    events = []
+    simulate(fleet, FAMILY, requests, [events.append], wants_detail=True)
+    simulated = [
+        (one.time_ms, one.num_scheduled_tokens, one.scheduled_encoder_inputs, one.free_encoder_mm_hashes)
+        for one in events
+        if isinstance(one, StepPlanned)
+    ]
+    assert simulated == plain_loop(fleet, requests)
+    if len({one.num_requests for one in events if isinstance(one, StepFinished)}) > 2:
+        event("batches of several sizes")
