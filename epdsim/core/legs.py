@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from json.encoder import encode_basestring
 from types import MappingProxyType
 from typing import Any, Literal, cast
 
@@ -317,3 +318,8 @@ def leg_bytes(leg: Leg, blob_chars: Callable[[MediaItem], int]) -> LegBytes:
 
 def _size(value: object) -> int:
     return len(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode())
+
+
+def json_chars(text: str) -> int:
+    """Bytes of a string within a JSON text, quotes not counted."""
+    return len(encode_basestring(text).encode()) - 2

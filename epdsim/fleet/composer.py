@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
-from epdsim.core.legs import KV_WISH, Leg, PrefillMode, decode_leg, leg_bytes, prefill_leg
+from epdsim.core.legs import KV_WISH, Leg, PrefillMode, decode_leg, json_chars, leg_bytes, prefill_leg
+from epdsim.core.prompt import RunPrompt, TokenRun
 from epdsim.fleet.render import RenderedRequest
 from epdsim.media import RenderedMedia
 from epdsim.wire.codec import blob_size
@@ -43,6 +45,31 @@ def prefill_legs(rendered: RenderedRequest, *, hands_over: bool) -> Mapping[str,
         )
         for mode in PREFILL_PAYLOADS
     }
+
+
+def text_prefill_bytes(request_id: str, num_tokens: int, *, hands_over: bool) -> int:
+    """Body bytes of the call that computes a prompt without media, the same as of its leg: only id and length make a difference."""
+    return _text_prefill_bytes(num_tokens, hands_over=hands_over) + json_chars(request_id)
+
+
+@lru_cache(maxsize=4096)
+def _text_prefill_bytes(num_tokens: int, *, hands_over: bool) -> int:
+    """With an id of no characters."""
+    prompt = RunPrompt([TokenRun("", 0, num_tokens)])
+    return body_bytes(prefill_leg("", prompt, None, kv_transfer_params=KV_WISH if hands_over else None))
+
+
+def text_decode_bytes(request_id: str, num_tokens: int, num_blocks: int) -> int:
+    """The same of the call that generates; it names the request twice."""
+    return _text_decode_bytes(num_tokens, num_blocks) + 2 * json_chars(request_id)
+
+
+@lru_cache(maxsize=4096)
+def _text_decode_bytes(num_tokens: int, num_blocks: int) -> int:
+    """With an id of no characters."""
+    params = kv_descriptor("", num_tokens, num_blocks)
+    prompt = RunPrompt([TokenRun("", 0, num_tokens)])
+    return body_bytes(decode_leg("", prompt, None, kv_transfer_params=params, stream=True))
 
 
 def decode_call(rendered: RenderedRequest, num_blocks: int) -> Leg:

@@ -12,7 +12,7 @@ from epdsim.core.legs import Leg, encode_legs
 from epdsim.core.request import Request
 from epdsim.core.slots import features_of
 from epdsim.events import KvTransferred, LegSent, Rendered, RequestArrived, RequestFailed
-from epdsim.fleet.composer import body_bytes, decode_call, prefill_legs
+from epdsim.fleet.composer import body_bytes, decode_call, prefill_legs, text_decode_bytes, text_prefill_bytes
 from epdsim.fleet.encode import EncodeInstance, EncodeJob
 from epdsim.fleet.engine import EngineInstance, RequestLostError
 from epdsim.fleet.render import ProcessorCache, RenderedRequest, Renderer
@@ -142,15 +142,20 @@ class Orchestrator:
 
     def _generate(self, rendered: RenderedRequest) -> Steps:
         world, source = self._world, rendered.source
-        legs = prefill_legs(rendered, hands_over=bool(self._decode))
-        payload = self._prefill_payload(rendered)
-        by_payload = {name: body_bytes(leg) for name, leg in legs.items()}
+        payload, hands_over, tables = self._prefill_payload(rendered), bool(self._decode), rendered.tables
+        if tables is None:
+            by_payload = {
+                payload: text_prefill_bytes(source.request_id, rendered.prompt.num_tokens, hands_over=hands_over)
+            }
+        else:
+            legs = prefill_legs(rendered, hands_over=hands_over)
+            by_payload = {name: body_bytes(leg) for name, leg in legs.items()}
+            tables = tables if payload == "deferred" else legs[payload].tables
         stage = "prefill" if self._decode or self._encode else "aggregated"
-        tables = rendered.tables if payload == "deferred" else legs[payload].tables
         request = Request(
             source.request_id,
             rendered.prompt,
-            1 if self._decode else source.output_tokens,
+            1 if hands_over else source.output_tokens,
             features_of(tables, world.config.dialect) if tables else (),
             priority=source.priority,
             arrival_time=source.arrival_ms,
@@ -173,8 +178,12 @@ class Orchestrator:
         """Move the KV cache to a decode engine and let it generate all tokens from the prompt's last position on."""
         world, source, num_tokens = self._world, rendered.source, rendered.prompt.num_tokens
         engine = self._to_decode(self._decode, rendered.prompt)
-        leg = decode_call(rendered, -(-num_tokens // engine.block_size))
-        nbytes = body_bytes(leg)
+        num_blocks, tables = -(-num_tokens // engine.block_size), rendered.tables
+        if tables is None:
+            nbytes = text_decode_bytes(source.request_id, num_tokens, num_blocks)
+        else:
+            leg = decode_call(rendered, num_blocks)
+            nbytes, tables = body_bytes(leg), leg.tables
         world.emit(LegSent(world.env.now, NAME, source.request_id, "decode", engine.name, nbytes))
         yield world.after(self._way_ms(nbytes))
         kv_bytes = num_tokens * world.config.costs.kv_bytes_per_token
@@ -189,7 +198,7 @@ class Orchestrator:
             source.request_id,
             rendered.prompt,
             source.output_tokens,
-            features_of(leg.tables, world.config.dialect) if leg.tables else (),
+            features_of(tables, world.config.dialect) if tables else (),
             priority=source.priority,
             arrival_time=source.arrival_ms,
             num_remote_tokens=num_tokens,

@@ -59,14 +59,21 @@ class BroadcastCost:
     def __init__(self, profile: BroadcastProfile, readers: int) -> None:
         self._profile, self._readers = profile, readers
         self._plain: dict[int, StepBroadcast] = {}
+        self._of_text: dict[int, StepBroadcast] = {}
 
     def of(self, plan: StepPlan, requests: Mapping[str, Request]) -> StepBroadcast:
         """Of any plan; exact where media can be in it, `plain` where none are."""
         if not plan.new and not any(row.mm_updates for row in plan.cached):
             return self.plain(len(plan.num_scheduled_tokens))
         size = message_size(plan)
-        unstripped = message_size(_unstripped(plan, requests)) if size.num_items else size
-        return StepBroadcast(self._total_ms(size), size.total_bytes, unstripped.total_bytes)
+        if size.num_items:
+            unstripped = message_size(_unstripped(plan, requests))
+            return StepBroadcast(self._total_ms(size), size.total_bytes, unstripped.total_bytes)
+        found = self._of_text.get(size.total_bytes)
+        if found is None:
+            found = StepBroadcast(self._total_ms(size), size.total_bytes, size.total_bytes)
+            self._of_text[size.total_bytes] = found
+        return found
 
     def plain(self, num_requests: int) -> StepBroadcast:
         """Of a plan that only goes on with requests; rows are taken as equally long, so that their number says it."""

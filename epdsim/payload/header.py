@@ -61,7 +61,7 @@ class _NewSpec(msgspec.Struct, array_like=True, frozen=True):
     num_cached_tokens: int
 
 
-class _CachedSpec(msgspec.Struct, array_like=True, frozen=True, omit_defaults=True):
+class _CachedSpec(msgspec.Struct, array_like=True, frozen=True):
     request_id: str
     num_computed_tokens: int
     block_ids: tuple[int, ...] | None
@@ -186,12 +186,13 @@ def _unpack_item(packed: Sequence[_FieldSpec], tensors: Sequence[TensorHandle]) 
     return MediaItem({one.name: Field(_unpack_data(one.data, tensors), _unpack_kind(one.kind)) for one in packed})
 
 
-def _pack_new(new: NewRequestData, tables: PlanTables) -> _NewSpec:
-    features = tuple(_pack_feature(feature, tables) for feature in new.mm_features)
-    return _NewSpec(
+def _pack_new(new: NewRequestData, tables: PlanTables) -> tuple[Any, ...]:
+    """What decodes into a `_NewSpec`."""
+    features = [_pack_feature(feature, tables) for feature in new.mm_features]
+    return (
         new.request_id,
         new.num_computed_tokens,
-        tuple(new.block_ids),
+        new.block_ids,
         features,
         new.num_prompt_tokens,
         new.num_cached_tokens,
@@ -210,12 +211,12 @@ def _unpack_new(packed: _NewSpec, items: Sequence[MediaItem]) -> NewRequestData:
     )
 
 
-def _pack_cached(cached: CachedRequestData, tables: PlanTables) -> _CachedSpec:
-    blocks = None if cached.new_block_ids is None else tuple(cached.new_block_ids)
-    updates = ()
-    if cached.mm_updates:  # rare, and a plan may have hundreds of requests that decode
-        updates = tuple((index, _pack_feature(feature, tables)) for index, feature in cached.mm_updates.items())
-    return _CachedSpec(cached.request_id, cached.num_computed_tokens, blocks, cached.resumed, updates)
+def _pack_cached(cached: CachedRequestData, tables: PlanTables) -> tuple[Any, ...]:
+    """What decodes into a `_CachedSpec`."""
+    if not cached.mm_updates:  # updates are rare, and a plan may have hundreds of requests that decode
+        return (*cached[:4], ())
+    updates = [(index, _pack_feature(feature, tables)) for index, feature in cached.mm_updates.items()]
+    return (*cached[:4], updates)
 
 
 def _unpack_cached(packed: _CachedSpec, items: Sequence[MediaItem]) -> CachedRequestData:
@@ -226,22 +227,22 @@ def _unpack_cached(packed: _CachedSpec, items: Sequence[MediaItem]) -> CachedReq
 def pack_plan(plan: StepPlan) -> tuple[bytes, PlanTables]:
     """The header of a plan, and the tensors that its message must carry in their order."""
     tables = PlanTables()
-    new = tuple(_pack_new(one, tables) for one in plan.new)
-    cached = tuple(_pack_cached(one, tables) for one in plan.cached)
-    header = PackedPlan(
-        step=plan.step,
-        num_scheduled_tokens=dict(plan.num_scheduled_tokens),
-        scheduled_encoder_inputs={name: tuple(inputs) for name, inputs in plan.scheduled_encoder_inputs.items()},
-        new=new,
-        cached=cached,
-        preempted=tuple(plan.preempted),
-        finished=tuple(plan.finished),
-        free_encoder_mm_hashes=tuple(plan.free_encoder_mm_hashes),
-        ec_loads=tuple(plan.ec_loads),
-        samples=tuple(plan.samples),
-        items=tuple(tables.items),
-        tensors=tuple(_TensorSpec(one.dtype, one.shape, one.digest) for one in tables.tensors),
-        ec_saves=tuple(plan.ec_saves),
+    new = [_pack_new(one, tables) for one in plan.new]
+    cached = [_pack_cached(one, tables) for one in plan.cached]
+    header = (  # what decodes into a `PackedPlan`; no struct is made, since a simulation only asks for the length
+        plan.step,
+        plan.num_scheduled_tokens,
+        plan.scheduled_encoder_inputs,
+        new,
+        cached,
+        plan.preempted,
+        plan.finished,
+        plan.free_encoder_mm_hashes,
+        plan.ec_loads,
+        plan.samples,
+        tables.items,
+        [_TensorSpec(one.dtype, one.shape, one.digest) for one in tables.tensors],
+        plan.ec_saves,
     )
     return _ENCODER.encode(header), tables
 
