@@ -143,6 +143,10 @@ class RequestKeys:
     def upto(self, count: int) -> list[int]:
         """Keys of at least the first `count` blocks, all of whose tokens are known."""
         keys = self.keys
+        if self._num_further and len(keys) + 1 == count:  # nearly all calls: the block that a request has just filled
+            self._num_further -= 1
+            keys.append(keys[-1] + 1)
+            return keys
         while (wanted := count - len(keys)) > 0:
             if self._num_further:
                 fit = min(wanted, self._num_further)

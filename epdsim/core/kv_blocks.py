@@ -7,7 +7,7 @@ lost first. A block that is found again leaves the queue.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 
 from epdsim.core.rules import IDEAL, Dialect, Rule
@@ -64,6 +64,7 @@ class BlockPool:
         "_frees_last",
         "_further_refs",
         "_key_of",
+        "_num_doubled",
         "_plain_free",
         "enable_caching",
         "num_blocks",
@@ -79,12 +80,13 @@ class BlockPool:
         self._frees_last = not enable_caching and not dialect[REUSE]()
         # References beyond the first, which a block has that is not in the queue.
         self._further_refs: dict[int, int] = {}
-        self._key_of = [0] * num_blocks
+        self._key_of: dict[int, int] = {}
         # The queue in two parts: a stack whose end is the front of the queue, and behind it the blocks with a key.
         self._plain_free = list(range(num_blocks - 1, NULL_BLOCK, -1))
         self._cached_free: OrderedDict[int, None] = OrderedDict()
         # Blocks by key; several when the same prefix was computed twice at once, the first one then serves hits.
         self._found: dict[int, int | dict[int, None]] = {}
+        self._num_doubled = 0
 
     def find_all(self, keys: Iterable[int]) -> list[int]:
         """Blocks that hold what the keys stand for, up to the first that is not there."""
@@ -113,7 +115,7 @@ class BlockPool:
         count -= len(taken)
         if count:
             pop = self._cached_free.popitem
-            cached = [pop(last=False)[0] for _ in range(count)]
+            cached = [pop(False)[0] for _ in range(count)]
             self._lose(cached)
             taken += cached
         return taken
@@ -131,13 +133,15 @@ class BlockPool:
     def release(self, table: Sequence[int]) -> None:
         """Give up a request's block table; its tail is lost before its head."""
         ended = self._without_shared(table) if self._further_refs else table
-        key_of, free = self._key_of, self._cached_free
-        plain = list[int]() if self._frees_last else [block for block in ended if not key_of[block]]
+        key_of, free, frees_last, plain = self._key_of, self._cached_free, self._frees_last, list[int]()
+        for block in reversed(ended):
+            if block in key_of or frees_last:
+                free[block] = None
+            else:
+                plain.append(block)
+        plain.reverse()
         self._plain_free += plain
         self.num_free += len(ended)
-        for block in reversed(ended):
-            if key_of[block] or self._frees_last:
-                free[block] = None
 
     def _without_shared(self, table: Sequence[int]) -> Sequence[int]:
         """The blocks of a table that nobody else holds; the others have one reference less."""
@@ -153,31 +157,41 @@ class BlockPool:
 
     def publish(self, blocks: Sequence[int], keys: Sequence[int]) -> None:
         """Make full blocks findable, each by its key."""
-        key_of, all_found = self._key_of, self._found
+        all_found = self._found
+        self._key_of.update(zip(blocks, keys, strict=True))
+        if all_found.keys().isdisjoint(keys):
+            all_found.update(zip(keys, blocks, strict=True))
+            return
         for block, key in zip(blocks, keys, strict=True):
-            key_of[block] = key
             found = all_found.setdefault(key, block)
             if isinstance(found, dict):
                 found[block] = None
             elif found != block:
                 all_found[key] = {found: None, block: None}
+                self._num_doubled += 1
 
     def lose_key(self, block: int) -> None:
         """Make a block unfindable: its content is about to be overwritten, or will not be written after all."""
         self._lose([block])
 
     def _lose(self, blocks: Sequence[int]) -> None:
-        key_of, all_found = self._key_of, self._found
+        all_found = self._found
         self.num_lost += len(blocks)
-        for block in blocks:
-            key, key_of[block] = key_of[block], 0
-            found = all_found.pop(key, None)
+        if not self._key_of:
+            return
+        keys = list(map(self._key_of.pop, blocks))
+        if not self._num_doubled:
+            deque(map(all_found.__delitem__, keys), maxlen=0)
+            return
+        for block, key in zip(blocks, keys, strict=True):
+            found = all_found.pop(key)
             if isinstance(found, dict):
-                found.pop(block, None)
+                del found[block]
                 if len(found) > 1:
                     all_found[key] = found
                 else:
                     (all_found[key],) = found
+                    self._num_doubled -= 1
 
     def reset(self) -> bool:
         """Forget all prefixes; False and nothing done while a block is in use."""
@@ -188,7 +202,8 @@ class BlockPool:
         self._plain_free = behind + self._plain_free
         self._cached_free.clear()
         self._found.clear()
-        self._key_of = [0] * self.num_blocks
+        self._num_doubled = 0
+        self._key_of.clear()
         self.num_lost += 1
         return True
 
@@ -202,7 +217,7 @@ class BlockPool:
 
     def key_of(self, block: int) -> int:
         """Key of a block; 0 for none."""
-        return self._key_of[block]
+        return self._key_of.get(block, 0)
 
     def references(self, block: int) -> int:
         """How many tables a block is in; slow."""
@@ -219,7 +234,7 @@ class BlockPool:
         for name in self.__slots__:
             setattr(other, name, getattr(self, name))
         other._further_refs = dict(self._further_refs)
-        other._key_of, other._plain_free = list(self._key_of), list(self._plain_free)
+        other._key_of, other._plain_free = dict(self._key_of), list(self._plain_free)
         other._cached_free = OrderedDict(self._cached_free)
         other._found = {key: found if isinstance(found, int) else dict(found) for key, found in self._found.items()}
         return other

@@ -62,7 +62,15 @@ class RunPrompt:
 
     __slots__ = ("_ends", "_shifts", "runs")
 
+    runs: tuple[TokenRun, ...]
+    _ends: tuple[int, ...]
+    _shifts: tuple[int, ...]
+
     def __init__(self, runs: Sequence[TokenRun]) -> None:
+        if len(runs) == 1 and runs[0].length:
+            (run,) = runs
+            self.runs, self._ends, self._shifts = (run,), (run.length,), (run.start,)
+            return
         joined: list[TokenRun] = []
         for run in runs:
             last = joined[-1] if joined else None

@@ -54,25 +54,32 @@ def _affordable(engine: EngineState, most: int) -> int:
 
 def take_steps(engine: EngineState, count: int) -> StepOutcome:
     """Take `count` steps, which the caller has seen to be steady; each request samples one token a step."""
-    running = list(engine.running)
+    running, size = list(engine.running), engine.config.block_size
     engine.encoder_cache.take_freed()
     engine.finished, engine.preempted = [], []
-    _take_blocks(engine, running, count)
+    needs: list[tuple[int, int]] = []
+    filled: list[RequestState] = []
     ended: list[RequestState] = []
     has_ids = False
-    for state in running:
-        state.num_computed += count
-        state.num_tokens += count
-        if state.num_tokens >= state.end_tokens:
+    for index, state in enumerate(running):
+        need = state.capacity - state.num_computed + 1
+        while need <= count:
+            needs.append((need, index))
+            need += size
+        state.num_computed = num_computed = state.num_computed + count
+        state.num_tokens = num_tokens = state.num_tokens + count
+        if num_computed >= state.publish_at:
+            filled.append(state)
+        if num_tokens >= state.end_tokens:
             ended.append(state)
         if state.outputs is not None:
             has_ids = True
-            state.outputs += [-1 - index for index in range(len(state.outputs), len(state.outputs) + count)]
+            state.outputs += [-1 - place for place in range(len(state.outputs), len(state.outputs) + count)]
+    _take_blocks(engine, running, needs)
     if has_ids:
         _publish_in_order(engine, running, count)
-    for state in running:
-        if state.num_computed >= state.publish_at:
-            engine.publish(state, state.num_computed)
+    for state in filled:
+        engine.publish(state, state.num_computed)
     engine.step += count
     for state in ended:
         finish(engine, state)
@@ -81,14 +88,15 @@ def take_steps(engine: EngineState, count: int) -> StepOutcome:
     )
 
 
-def _take_blocks(engine: EngineState, running: Sequence[RequestState], count: int) -> None:
-    """Take the blocks that requests need within some steps: earlier steps first, within a step in scheduling order."""
+def _take_blocks(engine: EngineState, running: Sequence[RequestState], needs: list[tuple[int, int]]) -> None:
+    """Take a block for each need: earlier steps first, within a step in scheduling order.
+
+    Args:
+        engine: Its pool gives the blocks.
+        running: Requests in scheduling order.
+        needs: The step in which a request needs a block, and the request's place.
+    """
     size = engine.config.block_size
-    needs: list[tuple[int, int]] = []
-    for index, state in enumerate(running):
-        first = state.capacity - state.num_computed + 1
-        if first <= count:
-            needs += [(step, index) for step in range(first, count + 1, size)]
     needs.sort()
     for (_, index), block in zip(needs, engine.pool.take(len(needs)), strict=True):
         state = running[index]

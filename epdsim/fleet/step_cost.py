@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from epdsim.core.plan import CachedRequestData, StepPlan
 from epdsim.core.request import Request
 from epdsim.cost.broadcast import BroadcastProfile, broadcast_ms
 from epdsim.cost.lm import StepLoad
+from epdsim.fleet.world import on_grid
 from epdsim.payload.message import MessageSize, message_size
 
 
@@ -41,11 +42,16 @@ class StepBroadcast:
         total_ms: From the first byte serialised to the last rank that has the plan.
         sent_bytes: The message, each unique tensor once.
         unstripped_bytes: The message of the same plan with every admitted item's full payload.
+        grid_ms: `total_ms` on the grid of time.
     """
 
     total_ms: float
     sent_bytes: int
     unstripped_bytes: int
+    grid_ms: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "grid_ms", on_grid(self.total_ms))
 
 
 class BroadcastCost:

@@ -197,7 +197,7 @@ class MetricsSink:
     def __call__(self, event: Event) -> None:
         """Take one event."""
         self._end_ms = event.time_ms
-        taker = self._takers.get(type(event))
+        taker = self._takers.get(event.__class__)
         if taker is not None:
             taker(event)  # type: ignore[arg-type]
 
@@ -230,7 +230,8 @@ class MetricsSink:
         if self._is_warm_up(event.request_id):
             return
         self._totals.legs[event.leg] += event.body_bytes
-        self._totals.by_payload.update(event.body_bytes_by_payload)
+        if event.body_bytes_by_payload:
+            self._totals.by_payload.update(event.body_bytes_by_payload)
 
     def _encoded(self, event: EncodeFinished) -> None:
         if not self._is_warm_up(event.request_id):
