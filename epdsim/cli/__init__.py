@@ -10,6 +10,7 @@ import typer
 
 from epdsim import __version__
 from epdsim.cli.calibrate import calibrate
+from epdsim.cli.plan import plan
 from epdsim.cli.record import record
 from epdsim.cli.replay import replay
 from epdsim.cli.run import run
@@ -25,6 +26,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 app.command()(run)
+app.command()(plan)
 app.command()(validate)
 app.command()(replay)
 app.command()(record)

@@ -26,6 +26,8 @@ def check_references(spec: ScenarioSpec, points: Sequence[Point], file: YamlFile
     for index, one in enumerate(spec.published):
         checker.metric(one.metric, ("published", index, "metric"))
         checker.point(one.at, ("published", index, "at"))
+    for name in spec.slo:
+        checker.metric(name, ("slo", name))
     if spec.fit is not None:
         checker.fit(spec.fit)
     for index, claim in enumerate(spec.claims):

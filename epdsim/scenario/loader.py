@@ -120,12 +120,18 @@ def _is_out_of_hand(size: float) -> bool:
 def put(data: dict[str, Any], key: str, value: object, file: YamlFile) -> None:
     """Set a dotted key in plain data; numbers are places in lists, absent mappings on the way are made.
 
+    A key that has dots itself, as figures under `slo` do, is found where it stands.
+
     Raises:
         InputError: The key leads through something that is neither mapping nor list, or past the end of a list.
     """
     *parents, last = key.split(".")
     node: Any = data
-    for parent in parents:
+    for index, parent in enumerate(parents):
+        rest = ".".join([*parents[index:], last])
+        if isinstance(node, dict) and rest in node:
+            node[rest] = value
+            return
         if isinstance(node, dict):
             node = node.setdefault(_key(node, parent), {})
         else:

@@ -179,6 +179,38 @@ class FitSpec(Strict):
     where: dict[str, list[AxisValue]]
 
 
+class PoolBounds(Strict):
+    """How many instances a pool may have.
+
+    Attributes:
+        low: At least.
+        high: At most.
+        gpus: Of each instance: what it costs.
+    """
+
+    low: Count = 1
+    high: Instances
+    gpus: Annotated[float, Field(gt=0)] = 1.0
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.low > self.high:
+            raise ValueError(f"low is {self.low}, more than high, which is {self.high}")
+        return self
+
+
+class PlanSpec(Strict):
+    """What `epdsim plan` may change to meet the service level.
+
+    Attributes:
+        pools: Dotted keys of numbers of instances, with their bounds.
+        check: Settings under which the answer is run once more with `--check`: a longer stretch of the traffic, say.
+    """
+
+    pools: dict[str, PoolBounds] = Field(min_length=1)
+    check: dict[str, Any] = Field(default_factory=dict)
+
+
 class PublishedSpec(Strict):
     """One published figure.
 
@@ -267,6 +299,8 @@ class ScenarioSpec(Strict):
         fit: Constants to choose before the runs.
         published: Figures to print beside the simulated ones.
         claims: What must hold; a claim that fails makes the exit code 1.
+        slo: The service level: figures such as `ttft_ms.p99` and the most that each may be.
+        plan: What `epdsim plan` may change to meet it.
     """
 
     name: str
@@ -285,3 +319,5 @@ class ScenarioSpec(Strict):
     fit: FitSpec | None = None
     published: list[PublishedSpec] = Field(default_factory=list)
     claims: list[Claim] = Field(default_factory=list)
+    slo: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+    plan: PlanSpec | None = None

@@ -1,0 +1,128 @@
+"""Service levels: bounds on figures of a run, judged at its end, and given up on as soon as they cannot hold any more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import floor
+
+from epdsim.core.errors import EpdsimError
+from epdsim.core.request import WARM_UP
+from epdsim.events import Event, FirstToken, RequestArrived, RequestFailed, RequestFinished
+from epdsim.report.metrics import RunMetrics
+from epdsim.scenario.points import metric
+
+QUANTILES: Mapping[str, float] = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """A bound that does not hold.
+
+    Attributes:
+        name: The figure.
+        bound: The most that it may be.
+        value: What it is; None where the run was given up or nothing completed.
+    """
+
+    name: str
+    bound: float
+    value: float | None
+
+    def __str__(self) -> str:
+        told = "for certain over" if self.value is None else f"{self.value:.4g} over"
+        return f"{self.name} {told} {self.bound:g}"
+
+
+class SloMissedError(EpdsimError):
+    """A run was given up: a bound cannot hold any more, however the rest of the run goes."""
+
+    def __init__(self, missed: Missed) -> None:
+        super().__init__(str(missed))
+        self.missed = missed
+
+
+def missed(metrics: RunMetrics, slo: Mapping[str, float]) -> tuple[Missed, ...]:
+    """The bounds that a finished run does not meet; a request that was not served meets none."""
+    if metrics.failed or metrics.refused or metrics.unfinished:
+        lost = float(metrics.failed + metrics.refused + metrics.unfinished)
+        return (Missed("requests not served", 0.0, lost),)
+    found = {name: metric(metrics, name) for name in slo}
+    return tuple(Missed(name, slo[name], value) for name, value in found.items() if value > slo[name])
+
+
+class SloGuard:
+    """Takes a run's events and raises `SloMissedError` once too many requests are over a bound for it to hold at the end.
+
+    Only quantiles of TTFT and TPOT can be given up on early; all others are judged at the end.
+
+    Args:
+        slo: Bounds by figure.
+        num_requests: Measured requests of the whole run.
+    """
+
+    def __init__(self, slo: Mapping[str, float], num_requests: int) -> None:
+        self._ttft = _Tail.of("ttft_ms", slo, num_requests)
+        self._tpot = _Tail.of("tpot_ms", slo, num_requests)
+        self._waiting: dict[str, float] = {}
+        self._first_ms: dict[str, float] = {}
+
+    def __call__(self, event: Event) -> None:
+        """Take one event."""
+        if isinstance(event, RequestArrived):
+            if event.slo_class != WARM_UP:
+                self._waiting[event.request_id] = event.time_ms
+        elif isinstance(event, FirstToken):
+            self._first_token(event)
+        elif isinstance(event, RequestFinished):
+            self._finished(event)
+        elif isinstance(event, RequestFailed):
+            raise SloMissedError(Missed("requests not served", 0.0, None))
+        self._count_late(event.time_ms)
+
+    def _first_token(self, event: FirstToken) -> None:
+        self._first_ms.setdefault(event.request_id, event.time_ms)
+        arrived_ms = self._waiting.pop(event.request_id, None)
+        if arrived_ms is not None and self._ttft is not None:
+            self._ttft.take(event.time_ms - arrived_ms)
+
+    def _finished(self, event: RequestFinished) -> None:
+        first_ms = self._first_ms.pop(event.request_id, event.time_ms)
+        if self._tpot is not None and event.output_tokens > 1:
+            self._tpot.take((event.time_ms - first_ms) / (event.output_tokens - 1))
+
+    def _count_late(self, now_ms: float) -> None:
+        """Count requests that are late already, whenever their token comes; they wait in order of arrival."""
+        while self._ttft is not None and self._waiting:
+            request_id, arrived_ms = next(iter(self._waiting.items()))
+            if now_ms - arrived_ms <= self._ttft.bound:
+                return
+            del self._waiting[request_id]
+            self._ttft.take(now_ms - arrived_ms)
+
+
+@dataclass(slots=True)
+class _Tail:
+    """How many of a figure's values are over the bound of its highest quantile, and how many may be.
+
+    A quantile lies between two neighbours of the sorted values: it is over for certain once the lower one is.
+    """
+
+    name: str
+    bound: float
+    allowed: int
+    over: int = 0
+
+    @classmethod
+    def of(cls, figure: str, slo: Mapping[str, float], num_requests: int) -> _Tail | None:
+        bounds = [
+            (name, bound, num_requests - 1 - floor(QUANTILES[name.partition(".")[2]] * (num_requests - 1)))
+            for name, bound in slo.items()
+            if name.partition(".")[0] == figure and name.partition(".")[2] in QUANTILES
+        ]
+        return cls(*min(bounds, key=lambda one: one[2])) if bounds else None
+
+    def take(self, value: float) -> None:
+        self.over += value > self.bound
+        if self.over > self.allowed:
+            raise SloMissedError(Missed(self.name, self.bound, None))

@@ -1,0 +1,83 @@
+"""`epdsim plan` as a user has it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+PLAN = """
+slo: {ttft_ms.p99: 60, tpot_ms.p99: 8}
+plan:
+  pools: {fleet.encode.count: {high: 3}, fleet.prefill.count: {high: 3, gpus: 2}, fleet.decode.count: {high: 2}}
+  check: {workload.num_requests: 20}
+"""
+
+
+@pytest.fixture
+def scenario():
+    text = Path("small.yaml").read_text()
+    text = text[: text.index("runs:")].replace("rate_req_s: 20", "rate_req_s: 60")
+    Path("plan.yaml").write_text(text + PLAN)
+    return "plan.yaml"
+
+
+def test_the_answer_its_neighbours_and_what_binds(epdsim, scenario):
+    done = epdsim("plan", scenario, "--json", "--processes", "1")
+    assert (done.code, done.err) == (0, "")
+    (one,) = json.loads(done.out)
+    assert one["answer"]["meets"]
+    assert one["answer"]["metrics"]["ttft_ms"]["p99"] <= 60
+    assert not any(trial["meets"] for trial in one["neighbours"])
+    fleet = one["answer"]["fleet"]
+    assert (
+        one["answer"]["gpus"]
+        == fleet["fleet.encode.count"] + 2 * fleet["fleet.prefill.count"] + fleet["fleet.decode.count"]
+    )
+    assert one["binds"] in {"encode", "prefill", "decode"}
+    assert max(one["utilisation"].values()) == one["utilisation"][one["binds"]]
+    assert one["check"] is None
+    text = epdsim("plan", scenario, "--processes", "1").out
+    assert "the smallest fleet" in text
+    assert f"what binds: {one['binds']}" in text
+    assert "assumed: what one fleet misses" in text
+
+
+def test_processes_change_nothing(epdsim, scenario):
+    outcomes = {epdsim("plan", scenario, "--json", "--processes", count).out for count in ("1", "2")}
+    assert len(outcomes) == 1
+
+
+def test_the_check_runs_under_its_own_settings(epdsim, scenario):
+    done = epdsim(
+        "plan", scenario, "--check", "--json", "--processes", "1", "--set", "plan.check={workload.rate_req_s: 4000}"
+    )
+    (one,) = json.loads(done.out)
+    assert done.code == 1
+    assert one["check"] == {"meets": False, "missed": one["check"]["missed"]}
+    assert (
+        epdsim("plan", scenario, "--check", "--processes", "1", "--set", "plan.check={workload.rate_req_s: 1}").code
+        == 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["small.yaml"], "it has no 'plan' section"),
+        (["plan.yaml", "--set", "slo={}"], "it has no 'slo' section"),
+        (["plan.yaml", "--set", "slo.ttft_ms.p99=0.5"], "the largest fleet misses the service level"),
+        (["plan.yaml", "--set", "slo={speed: 3}"], "there is no such figure"),
+        (
+            ["plan.yaml", "--set", "plan.pools.fleet.encode.count={low: 4, high: 3}"],
+            "low is 4, more than high, which is 3",
+        ),
+        (["plan.yaml", "--set", "plan.pools={fleet.cooks.count: {high: 3}}"], "fleet.cooks"),
+    ],
+)
+def test_wrong_input_is_one_sentence(epdsim, scenario, words, told):
+    done = epdsim("plan", *words, "--processes", "1")
+    assert (done.code, done.out) == (2, "")
+    assert told in done.err
+    assert done.err.count("\n") == 1

@@ -1,0 +1,91 @@
+"""The search for a fleet, on systems whose answer is known by trying everything."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epdsim.core.errors import InputError
+from epdsim.scenario.planning import Planner
+from epdsim.scenario.schema import PlanSpec
+from epdsim.scenario.slo import Missed
+from epdsim.scenario.sweep import Job, JobResult
+
+POOLS = ("fleet.encode.count", "fleet.prefill.count", "fleet.decode.count")
+JOB = Job(Path("none.yaml"), (), {}, 0, slo={"ttft_ms.p99": 1.0}, num_requests=10)
+
+
+def system(meets, asked):
+    def run_jobs(jobs):
+        fleets = [tuple(job.constants[pool] for pool in POOLS) for job in jobs]
+        asked.extend(fleets)
+        return [JobResult(None, () if meets(fleet) else (Missed("ttft_ms.p99", 1.0, 2.0),)) for fleet in fleets]
+
+    return run_jobs
+
+
+def plan_spec(highs, prices, low=1):
+    pools = {
+        pool: {"low": low, "high": high, "gpus": price} for pool, high, price in zip(POOLS, highs, prices, strict=True)
+    }
+    return PlanSpec.model_validate({"pools": pools})
+
+
+@settings(max_examples=150)
+@given(
+    st.tuples(*[st.integers(1, 6)] * 3),
+    st.tuples(*[st.sampled_from([0.5, 1.0, 2.0, 4.0])] * 3),
+    st.lists(st.tuples(*[st.integers(1, 6)] * 3), min_size=1, max_size=4),
+)
+def test_the_answer_is_the_cheapest_of_all_fleets_and_its_neighbours_miss(highs, prices, corners) -> None:
+    """Any system in which more never hurts: a fleet meets when it has as many as one of some corners."""
+
+    def meets(fleet):
+        return any(all(size >= least for size, least in zip(fleet, corner, strict=True)) for corner in corners)
+
+    asked = []
+    planner = Planner(plan_spec(highs, prices), JOB, system(meets, asked))
+    every = list(product(*(range(1, high + 1) for high in highs)))
+    fitting = [fleet for fleet in every if meets(fleet)]
+    if not fitting:
+        with pytest.raises(InputError, match="the largest fleet misses the service level"):
+            planner.search()
+        return
+    plan = planner.search()
+
+    def cost(fleet):
+        return sum(price * size for price, size in zip(prices, fleet, strict=True))
+
+    assert plan.answer.cost == cost(plan.answer.fleet) == min(map(cost, fitting))
+    assert meets(plan.answer.fleet)
+    for trial in plan.neighbours:
+        assert not trial.meets
+        assert sum(plan.answer.fleet) - sum(trial.fleet) == 1
+    assert len(plan.neighbours) == sum(size > 1 for size in plan.answer.fleet)
+    assert len(asked) == len(set(asked)) == len(plan.trials), "nothing is run twice"
+
+
+def test_few_fleets_are_run_of_many() -> None:
+    asked = []
+
+    def meets(fleet):
+        return all(size >= least for size, least in zip(fleet, (5, 9, 3), strict=True))
+
+    plan = Planner(plan_spec((64, 64, 64), (1, 1, 1)), JOB, system(meets, asked)).search()
+    assert plan.answer.fleet == (5, 9, 3)
+    assert len(asked) < 40
+
+
+def test_the_largest_fleet_runs_to_its_end_and_the_others_may_be_given_up() -> None:
+    jobs = []
+
+    def run_jobs(asked):
+        jobs.extend(asked)
+        return [JobResult(None, ()) for _ in asked]
+
+    Planner(plan_spec((2, 1, 1), (1, 1, 1)), JOB, run_jobs).search()
+    assert [job.num_requests for job in jobs] == [0, 10]
