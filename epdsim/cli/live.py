@@ -37,18 +37,17 @@ def seed_range(text: str) -> range:
     return range(int(first), int(last))
 
 
-def mode_names(text: str | None) -> tuple[str, ...]:
-    """The modes that are named, all when none are.
+def mode_names(text: str | None) -> tuple[str, ...] | None:
+    """The modes that are named, None when none are.
 
     Raises:
         InputError: One is unknown.
     """
-    from epdsim.sut.schedule_workloads import ANY, MODES, parse_mode
+    from epdsim.sut.schedule_modes import parse_mode
 
     if text is None:
-        return MODES
+        return None
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in names:
-        if name != ANY:
-            parse_mode(name)
+        parse_mode(name)
     return names

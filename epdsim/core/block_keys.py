@@ -10,10 +10,11 @@ range of its own, and each that follows the number after its predecessor's: a pr
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
 from epdsim.core.items import MediaFeature
-from epdsim.core.prompt import RunPrompt, TokenPrompt, TokenRun
+from epdsim.core.prompt import Prompt, RunPrompt, TokenPrompt, TokenRun, joined_prompt
 from epdsim.core.request import Request
 from epdsim.core.rules import Dialect, Rule
 
@@ -112,11 +113,13 @@ class RequestKeys:
     __slots__ = (
         "_block_size",
         "_features",
+        "_has_ids",
         "_media_key",
         "_next_feature",
         "_num_further",
         "_num_prompt",
         "_output",
+        "_output_base",
         "_prompt",
         "_root",
         "_table",
@@ -131,7 +134,9 @@ class RequestKeys:
         self._num_prompt = request.prompt.num_tokens
         self._features: Sequence[MediaFeature] = request.mm_features
         self._block_size = block_size
+        self._has_ids = isinstance(request.prompt, TokenPrompt)
         self._output = ("output", request.request_id)
+        self._output_base = 0
         self._media_key: Callable[[str, int, int], Hashable] = dialect[MEDIA_KEY]
         self._next_feature = 0
         self._root = 0 if root is None else table.key(0, ("root", root))
@@ -176,7 +181,7 @@ class RequestKeys:
         if isinstance(prompt, TokenPrompt):
             return None, 0, 0
         if start >= num_prompt:
-            return self._output, start - num_prompt, RANGE
+            return self._output, self._output_base + start - num_prompt, RANGE
         if not isinstance(prompt, RunPrompt):
             return None, 0, 0
         content, place, end = prompt.run_at(start)
@@ -190,13 +195,51 @@ class RequestKeys:
         media = self._media(start, end) if self._next_feature < len(self._features) else ()
         return (content, media) if media else content
 
+    def grow(self, num_outputs: int, addition: Prompt, features: Sequence[MediaFeature]) -> Prompt:
+        """Go on with a session's next input.
+
+        Args:
+            num_outputs: Output tokens that become a part of the prompt; one more was sampled and is dropped.
+            addition: The input.
+            features: All items of the session.
+
+        Returns:
+            The whole prompt.
+
+        Raises:
+            InputError: The input is of another kind than the prompt.
+        """
+        said = TokenPrompt(self.outputs) if self._has_ids else RunPrompt([self._named_output(0, num_outputs)])
+        num_kept = self._num_prompt + num_outputs
+        self._prompt = joined_prompt(joined_prompt(self._prompt, said), addition)
+        self._num_prompt = self._prompt.num_tokens
+        self._output_base += num_outputs + 1
+        self.outputs.clear()
+        del self.keys[num_kept // self._block_size :]
+        self._features = features
+        self._go_on()
+        return self._prompt
+
+    def _go_on(self) -> None:
+        """Number further blocks as if the prompt had been this one from the beginning."""
+        start, size = len(self.keys) * self._block_size, self._block_size
+        self._num_further = 0
+        if start:
+            self._next_feature = bisect_right(self._features, start - size, key=_end)
+            _, _, num_whole = self._run_at(start - size)
+            self._num_further = max(0, min(num_whole - 1, RANGE - 1 - self.keys[-1] % RANGE))
+        self._next_feature = bisect_right(self._features, start, key=_end)
+
+    def _named_output(self, start: int, length: int) -> TokenRun:
+        return TokenRun(self._output, self._output_base + start, length)
+
     def _with_output(self, start: int, end: int) -> Hashable:
         """Content of a block that ends in the output."""
         prompt, num_prompt = self._prompt, self._num_prompt
         if isinstance(prompt, TokenPrompt):
             outputs = self.outputs[max(0, start - num_prompt) : end - num_prompt]
             return (*prompt.token_ids[start:], *outputs)
-        tail = TokenRun(self._output, 0, end - num_prompt)
+        tail = self._named_output(0, end - num_prompt)
         if isinstance(prompt, RunPrompt):
             return (*prompt.slice_key(start, num_prompt), tail)
         return prompt.slice_key(start, num_prompt), tail
@@ -223,3 +266,7 @@ class RequestKeys:
         other.keys = list(self.keys)
         other.outputs = list(self.outputs)
         return other
+
+
+def _end(feature: MediaFeature) -> int:
+    return feature.position.end

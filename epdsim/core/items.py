@@ -9,7 +9,7 @@ behind which raw bytes or a real tensor may hang.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from types import MappingProxyType
 
@@ -216,3 +216,7 @@ class MediaFeature:
     position: PlaceholderRange
     data: MediaItem | None = None
     mm_hash: str = ""
+
+    def moved(self, tokens: int) -> MediaFeature:
+        """The same item so many tokens further on."""
+        return replace(self, position=replace(self.position, offset=self.position.offset + tokens))

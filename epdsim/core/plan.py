@@ -26,6 +26,8 @@ class NewRequestData:
         mm_features: As broadcast: stripped by the rule in force.
         num_prompt_tokens: Length of the prompt that goes along (with its outputs so far on a v2 resume).
         num_cached_tokens: The part of `num_computed_tokens` that the engine's own prefix cache held.
+        num_known_features: Leading items of the request that the workers hold and `mm_features` leaves out: a streaming session
+            that goes on.
     """
 
     request_id: str
@@ -34,6 +36,7 @@ class NewRequestData:
     mm_features: Sequence[MediaFeature]
     num_prompt_tokens: int
     num_cached_tokens: int = 0
+    num_known_features: int = 0
 
 
 class CachedRequestData(NamedTuple):

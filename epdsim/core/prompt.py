@@ -12,6 +12,8 @@ from collections.abc import Hashable, Sequence
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
+from epdsim.core.errors import InputError
+
 
 class Prompt(Protocol):
     """What the scheduler asks of a prompt."""
@@ -101,3 +103,17 @@ class RunPrompt:
         if end <= run_end:
             return (TokenRun(content, start + shift, end - start),)
         return (TokenRun(content, start + shift, run_end - start), *self.slice_key(run_end, end))
+
+
+def joined_prompt(first: Prompt, second: Prompt) -> TokenPrompt | RunPrompt:
+    """Two prompts as one.
+
+    Raises:
+        InputError: One has ids and the other has runs.
+    """
+    if isinstance(first, TokenPrompt) and isinstance(second, TokenPrompt):
+        return TokenPrompt(first.token_ids + second.token_ids)
+    if isinstance(first, RunPrompt) and isinstance(second, RunPrompt):
+        return RunPrompt(first.runs + second.runs)
+    kinds = f"a {type(second).__name__} behind a {type(first).__name__}"
+    raise InputError(kinds, "the inputs of a session are all token ids or all runs")

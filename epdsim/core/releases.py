@@ -21,6 +21,7 @@ from epdsim.core import (
     kv_blocks,
     scheduler_preemption,
     scheduler_rules,
+    scheduler_sessions,
     slots,
     strip,
 )
@@ -265,6 +266,59 @@ DEVIATIONS: tuple[Deviation, ...] = (
         scheduler_rules.last_or_first_least_urgent,
         "of equal priority and arrival time the first in order is preempted, so that two may for ever preempt each other "
         "(seen in 0.32.0, taken for all)",
+    ),
+    Deviation(
+        scheduler_rules.ENCODER_LEFT,
+        FIRST,
+        33,
+        scheduler_rules.left_when_chosen,
+        "encoder budget that comes back by a preemption is lost when the request that needed blocks encodes too (seen in 0.32.0, "
+        "taken for all)",
+    ),
+    Deviation(
+        scheduler_sessions.BROADCAST,
+        FIRST,
+        33,
+        scheduler_sessions.send_again,
+        "every input of a session is broadcast with all items of the session (vLLM issue 58324, open; seen in 0.32.0)",
+    ),
+    Deviation(
+        scheduler_sessions.LATE_END,
+        FIRST,
+        33,
+        scheduler_sessions.lose_place,
+        "a session whose turn ends while it is preempted is in no queue any more and never ends (seen in 0.32.0, taken for all)",
+    ),
+    Deviation(
+        scheduler_sessions.TURN_ENTRIES,
+        FIRST,
+        33,
+        scheduler_sessions.keep_last,
+        "with async scheduling a turn that ends with the token after a media item keeps the item's encoder-cache entry, for which "
+        "the session's next item may wait for ever (seen in 0.32.0, taken for all)",
+    ),
+    Deviation(
+        scheduler_sessions.NEW_PLACE,
+        FIRST,
+        33,
+        scheduler_sessions.leave_in_queue,
+        "the arrival time of a session's next input changes its order within the heap, which is not told (seen in 0.32.0, taken "
+        "for all)",
+    ),
+    Deviation(
+        scheduler_sessions.GIVE_WAY,
+        FIRST,
+        33,
+        scheduler_sessions.hold_on,
+        "sessions between two turns keep their blocks, so that several may wait for each other for ever (seen in 0.32.0, taken "
+        "for all)",
+    ),
+    Deviation(
+        scheduler_sessions.RESET_HOLDING,
+        FIRST,
+        33,
+        scheduler_sessions.leave_holding,
+        "a reset with running requests preempts them and then raises while a session holds blocks (seen in 0.32.0, taken for all)",
     ),
 )
 """Rows of the protocol and of the scheduler; rows of one rule do not overlap."""

@@ -36,7 +36,7 @@ class Request:
     Attributes:
         request_id: Unique in the engine.
         prompt: Its tokens, placeholders included.
-        max_tokens: Output tokens after which it ends; end-of-sequence is not modelled, workloads state the true length.
+        max_tokens: Output tokens after which it ends; workloads state the true length or the tokens that end it.
         mm_features: Its media items in order of offset.
         priority: Smaller is more urgent (policy `priority` only).
         arrival_time: Tie-break of the priority order, in any unit.
@@ -45,6 +45,8 @@ class Request:
         num_remote_tokens: Leading prompt tokens whose KV cache another engine hands over; counted as computed at admission.
         remote_embeds: Identifiers whose embeddings are known to stand in a shared EC store, to be loaded instead of encoded.
         ec_offers: Embeddings that are to come over an EC connector that pulls or pushes, by identifier; None for none.
+        stop_token_ids: Output tokens that end it, itself included, before `max_tokens`; only for prompts with ids.
+        resumable: Whether it is a streaming session: when it has its output it waits for a `StreamingUpdate`.
     """
 
     request_id: str
@@ -58,3 +60,28 @@ class Request:
     num_remote_tokens: int = 0
     remote_embeds: frozenset[str] = frozenset()
     ec_offers: Mapping[str, EcOffer] | None = None
+    stop_token_ids: frozenset[int] = frozenset()
+    resumable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StreamingUpdate:
+    """The next input of a streaming session.
+
+    The session goes on with all that it has computed: prompt and output so far without the last output token, then this.
+
+    Attributes:
+        request_id: Of the session.
+        prompt: Further tokens, at least one; of the kind of the session's prompt.
+        max_tokens: Output tokens of this turn.
+        mm_features: Further items; their offsets count from the first token of this update.
+        arrival_time: From now on the session's tie-break of the priority order.
+        stop_token_ids: As in `Request`, for this turn.
+    """
+
+    request_id: str
+    prompt: Prompt
+    max_tokens: int
+    mm_features: tuple[MediaFeature, ...] = ()
+    arrival_time: float = 0.0
+    stop_token_ids: frozenset[int] = frozenset()

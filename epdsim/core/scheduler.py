@@ -18,20 +18,22 @@ from epdsim.core.block_keys import RequestKeys
 from epdsim.core.ec_connector import EcConnector, SharedStore
 from epdsim.core.errors import InputError
 from epdsim.core.plan import StepPlan
-from epdsim.core.request import Request
+from epdsim.core.request import Request, StreamingUpdate
 from epdsim.core.rules import IDEAL, Dialect
+from epdsim.core.scheduler_admissible import check_request, check_update
 from epdsim.core.scheduler_broadcast import step_plan
 from epdsim.core.scheduler_config import SchedulerConfig
-from epdsim.core.scheduler_engine import NEVER, EngineState, StepDraft
+from epdsim.core.scheduler_engine import NEVER, EngineState, PauseState, StepDraft
 from epdsim.core.scheduler_fingerprint import fingerprint
 from epdsim.core.scheduler_rules import EC_RESET
 from epdsim.core.scheduler_running import schedule_running
-from epdsim.core.scheduler_state import RequestState
+from epdsim.core.scheduler_sessions import reset_running, take_update
+from epdsim.core.scheduler_state import RequestState, Status
 from epdsim.core.scheduler_steady import steady_steps, take_steps
 from epdsim.core.scheduler_update import StepOutcome, finish, update
 from epdsim.core.scheduler_waiting import schedule_waiting
 
-__all__ = ["Scheduler", "StepOutcome"]
+__all__ = ["PauseState", "Scheduler", "StepOutcome"]
 
 
 class Scheduler:
@@ -55,8 +57,12 @@ class Scheduler:
 
     @property
     def has_unfinished(self) -> bool:
-        """Whether a request waits or runs."""
-        return bool(self._engine.requests)
+        """Whether a step could do something: a request runs, or waits for other than a client's input or the end of a pause."""
+        engine = self._engine
+        if engine.pause_state is PauseState.PAUSED_ALL:
+            return False
+        num_new = len(engine.waiting) if engine.pause_state is PauseState.UNPAUSED else 0
+        return len(engine.running) + num_new + len(engine.holding) > engine.num_streaming
 
     @property
     def num_running(self) -> int:
@@ -65,8 +71,8 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        """Requests that wait, preempted ones among them."""
-        return len(self._engine.waiting)
+        """Requests that wait, preempted ones and sessions between two turns among them."""
+        return len(self._engine.waiting) + len(self._engine.holding)
 
     @property
     def free_blocks(self) -> int:
@@ -80,8 +86,8 @@ class Scheduler:
 
     @property
     def waiting(self) -> list[str]:
-        """Ids in order of admission."""
-        return [state.request_id for state in self._engine.waiting]
+        """Ids in order of admission: sessions between two turns before the others."""
+        return [state.request_id for queue in (self._engine.holding, self._engine.waiting) for state in queue]
 
     def add_request(self, request: Request, *, trusted: bool = False) -> None:
         """Queue a request.
@@ -98,12 +104,47 @@ class Scheduler:
             raise InputError(f"request {request.request_id!r}", "a request of that id is alive", "use another id")
         embeds = tuple(engine.behaviour.item_slots(feature.position) for feature in request.mm_features)
         if not trusted:
-            _check_admissible(engine, request, embeds)
+            check_request(engine, request, embeds)
         engine.forget_unused_keys()
         keys = RequestKeys(engine.table, request, self.config.block_size, self.dialect)
         state = RequestState(request, keys, embeds, self.config.max_model_len)
         engine.requests[request.request_id] = state
         engine.waiting.add(state)
+
+    def add_update(self, update: StreamingUpdate, *, trusted: bool = False) -> bool:
+        """Give a streaming session its next input; it is taken in when the turn under way and all earlier input are over.
+
+        Args:
+            update: The input.
+            trusted: As in `add_request`.
+
+        Returns:
+            False when no such session is alive, and nothing is done: its client has been told.
+
+        Raises:
+            InputError: The request is not a session or has been closed, or no schedule could ever finish it with this input.
+        """
+        state = self._engine.requests.get(update.request_id)
+        if state is None:
+            return False
+        if not trusted:
+            check_update(self._engine, state, update)
+        assert state.updates is not None, "callers that are trusted know which requests are sessions"
+        if state.status is Status.STREAMING:
+            take_update(self._engine, state, update)
+        else:
+            state.updates.append(update)
+        return True
+
+    def close_session(self, request_id: str) -> None:
+        """Say that a session gets no further input: it ends when the turn under way and all earlier input are over."""
+        state = self._engine.requests.get(request_id)
+        if state is None or state.updates is None:
+            return
+        if state.status is Status.STREAMING:
+            finish(self._engine, state)
+        else:
+            state.updates.append(None)
 
     def finish_requests(self, request_ids: Iterable[str]) -> None:
         """Abort requests in the given order, at any time; ids that are not alive are passed over."""
@@ -153,9 +194,33 @@ class Scheduler:
         """
         return take_steps(self._engine, count)
 
-    def reset_prefix_cache(self) -> bool:
-        """Forget all known prefixes; False and nothing done while a block is in use."""
-        return self._engine.pool.reset()
+    @property
+    def pause_state(self) -> PauseState:
+        """What is held back."""
+        return self._engine.pause_state
+
+    def set_pause_state(self, pause_state: PauseState) -> None:
+        """Hold back new requests or everything from the next step on, or let everything go on."""
+        self._engine.pause_state = pause_state
+
+    def reset_prefix_cache(self, *, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        """Forget all known prefixes.
+
+        Args:
+            reset_running_requests: Preempt all requests that hold blocks first; they come back in the same order, and output of
+                steps under way is dropped.
+            reset_connector: Forget as well what another engine computed for requests that wait.
+
+        Returns:
+            False, and no prefix is forgotten, while a block is in use.
+        """
+        engine = self._engine
+        if reset_running_requests:
+            reset_running(engine)
+        if reset_connector:
+            for state in engine.requests.values():
+                state.num_remote = 0
+        return engine.pool.reset()
 
     def reset_encoder_cache(self) -> None:
         """Forget all embeddings."""
@@ -173,37 +238,3 @@ class Scheduler:
     def fingerprint(self) -> str:
         """Digest of all that decides what the scheduler does next, the same under any renaming of blocks and of steps."""
         return fingerprint(self._engine)
-
-
-def _check_admissible(engine: EngineState, request: Request, embeds: Sequence[int]) -> None:
-    config, name = engine.config, f"request {request.request_id!r}"
-    num_tokens = request.prompt.num_tokens + request.max_tokens
-    if request.prompt.num_tokens < 1 or request.max_tokens < 1:
-        raise InputError(name, "it needs at least one prompt token and one output token")
-    if num_tokens > config.max_model_len:
-        raise InputError(
-            f"{name} of {num_tokens} tokens",
-            f"max_model_len is {config.max_model_len}",
-            "raise it or shorten the request",
-        )
-    if engine.blocks_for(num_tokens - 1) > config.num_gpu_blocks - 1:
-        raise InputError(
-            f"{name} of {num_tokens} tokens",
-            f"the pool has {config.num_gpu_blocks - 1} blocks of {config.block_size} tokens",
-            "raise num_gpu_blocks",
-        )
-    room = min(config.encoder_cache_size, config.max_num_encoder_input_tokens)
-    if embeds and max(embeds) > room:
-        raise InputError(
-            f"{name} with an item of {max(embeds)} embeddings",
-            f"encoder cache and encoder budget allow {room}",
-            "raise encoder_cache_size and max_num_encoder_input_tokens",
-        )
-    for feature in request.mm_features if config.disable_chunked_mm_input else ():
-        start = feature.position.offset
-        if engine.behaviour.splits_item(start, start + config.max_num_batched_tokens, feature.position):
-            raise InputError(
-                f"{name} with an item of {feature.position.length} tokens",
-                f"items are not split and a step computes {config.max_num_batched_tokens}",
-                "raise max_num_batched_tokens",
-            )

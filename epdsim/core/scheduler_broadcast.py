@@ -13,6 +13,7 @@ from epdsim.core.ec_connector import NOTHING_TO_DO
 from epdsim.core.items import MediaFeature
 from epdsim.core.plan import CachedRequestData, NewRequestData, StepPlan
 from epdsim.core.scheduler_engine import EngineState, StepDraft
+from epdsim.core.scheduler_sessions import BROADCAST
 from epdsim.core.scheduler_state import RequestState
 from epdsim.core.strip import RESUMED, defer_payloads, late_payloads, resend_on_resume, strip_covered
 
@@ -45,25 +46,30 @@ def step_plan(engine: EngineState, draft: StepDraft) -> StepPlan:
 
 def _new(engine: EngineState, draft: StepDraft, state: RequestState, num_cached: int) -> NewRequestData:
     num_computed = state.num_computed - draft.num_scheduled[state.request_id]
-    state.sent = _admission_features(engine, draft, state, num_computed) if state.features else ()
+    num_known = engine.dialect[BROADCAST](state.num_told) if state.num_told else 0
+    features = _admission_features(engine, draft, state, num_computed, num_known) if state.features else ()
+    state.sent = [*state.sent[:num_known], *features] if num_known else features
+    if state.updates is not None:
+        state.num_told = len(state.features)
     return NewRequestData(
         request_id=state.request_id,
         num_computed_tokens=num_computed,
         block_ids=list(state.blocks),
-        mm_features=state.sent,
+        mm_features=features,
         num_prompt_tokens=state.num_tokens if engine.config.model_runner == "v2" else state.num_prompt,
         num_cached_tokens=num_cached,
+        num_known_features=num_known,
     )
 
 
 def _admission_features(
-    engine: EngineState, draft: StepDraft, state: RequestState, num_computed: int
+    engine: EngineState, draft: StepDraft, state: RequestState, num_computed: int, num_known: int
 ) -> Sequence[MediaFeature]:
-    config, features = engine.config, state.features
+    config, features = engine.config, state.features[num_known:]
     if config.strip == "off":
         return features
     if config.strip == "deferred":
-        scheduled = draft.encoder_inputs.get(state.request_id, ())
+        scheduled = [index - num_known for index in draft.encoder_inputs.get(state.request_id, ())]
         return defer_payloads(
             features, scheduled, uses_mrope=config.uses_mrope, uses_xdrope=config.uses_xdrope, dialect=engine.dialect
         )
@@ -75,6 +81,8 @@ def _admission_features(
 def _resumed(engine: EngineState, draft: StepDraft, state: RequestState) -> CachedRequestData:
     num_computed = state.num_computed - draft.num_scheduled[state.request_id]
     row = CachedRequestData(state.request_id, num_computed, list(state.blocks), resumed=True)
+    if state.updates is not None:
+        state.num_told = len(state.features)
     if engine.config.strip == "deferred":
         return _with_payloads(engine, draft, row)
     if state.features and _resends(engine):

@@ -22,6 +22,7 @@ class EncoderChoice(NamedTuple):
         loads: Items to load from the EC store.
         repeats: Further occurrences of items in `inputs` and `loads`.
         num_embeds: Embeddings to encode.
+        num_left: What is left of the encoder budget after them, as it was when they were chosen.
     """
 
     num_tokens: int
@@ -29,6 +30,7 @@ class EncoderChoice(NamedTuple):
     loads: list[int]
     repeats: list[int]
     num_embeds: int
+    num_left: int
 
 
 def choose_encoder_inputs(
@@ -59,7 +61,7 @@ def choose_encoder_inputs(
             break
         known = chosen.get(identifier, cache.entries.get(identifier))
         if known is not None and behaviour.differs(known, num_embeds):
-            return refuse(engine, state, OTHER_SIZE)
+            return refuse(engine, draft, state, OTHER_SIZE)
         if identifier in chosen:
             if behaviour.holds_repeats:
                 repeats.append(index)
@@ -76,19 +78,18 @@ def choose_encoder_inputs(
         if ec is not None and ec.holds(state.request, index):
             loads.append(index)
         elif ec is not None and not behaviour.encodable(features[index]):
-            return refuse(
-                engine, state, f"no embedding of {identifier!r} is at hand, and it came with nothing to encode"
-            )
+            reason = f"no embedding of {identifier!r} is at hand, and it came with nothing to encode"
+            return refuse(engine, draft, state, reason)
         else:
             inputs.append(index)
             num_encoded += num_embeds
-    return EncoderChoice(num_tokens, inputs, loads, repeats, num_encoded)
+    return EncoderChoice(num_tokens, inputs, loads, repeats, num_encoded, draft.encoder_embeds - num_encoded)
 
 
-def refuse(engine: EngineState, state: RequestState, reason: str) -> EncoderChoice:
+def refuse(engine: EngineState, draft: StepDraft, state: RequestState, reason: str) -> EncoderChoice:
     """Nothing for a request that is to fail with the update of this step."""
     engine.refused.setdefault(state.request_id, reason)
-    return EncoderChoice(0, [], [], [], 0)
+    return EncoderChoice(0, [], [], [], 0, draft.encoder_embeds)
 
 
 def take_encoder_inputs(engine: EngineState, draft: StepDraft, state: RequestState, choice: EncoderChoice) -> None:
@@ -96,7 +97,7 @@ def take_encoder_inputs(engine: EngineState, draft: StepDraft, state: RequestSta
     features, cache = state.features, engine.encoder_cache
     if choice.inputs:
         draft.encoder_inputs[state.request_id] = choice.inputs
-        draft.encoder_embeds -= choice.num_embeds
+        draft.encoder_embeds = engine.behaviour.encoder_left(draft.encoder_embeds - choice.num_embeds, choice.num_left)
     for index in choice.inputs + choice.loads:
         cache.allocate(state.request_id, features, index, state.media_embeds[index])
         if engine.ec is not None:

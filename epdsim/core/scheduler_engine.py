@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from enum import Enum
 from itertools import chain
 
 from epdsim.core.block_keys import BlockKeyTable
@@ -28,6 +29,14 @@ MANY_KEYS = 1 << 14
 """From so many block keys on, or fewer for a small pool, it is worth a look which of them are still of use."""
 
 
+class PauseState(Enum):
+    """What a paused scheduler still does; output of steps under way is taken in any case."""
+
+    UNPAUSED = "unpaused"
+    PAUSED_NEW = "no request is admitted but those that hold KV blocks"
+    PAUSED_ALL = "nothing is scheduled"
+
+
 class EngineState:
     """All that a scheduler remembers between steps.
 
@@ -35,7 +44,10 @@ class EngineState:
         step: Number of the next step.
         requests: Live requests by id.
         running: In scheduling order.
-        waiting: By policy.
+        waiting: Without KV blocks, by policy.
+        holding: Sessions between two turns, which keep their KV blocks and are admitted before the others.
+        num_streaming: Sessions that wait for input; each takes one of `max_num_seqs` places.
+        pause_state: What is held back.
         pool: KV blocks.
         table: Block keys of all prefixes that are in the pool or in a live request.
         encoder_cache: Books of the encoder cache.
@@ -53,6 +65,9 @@ class EngineState:
         "ec",
         "encoder_cache",
         "finished",
+        "holding",
+        "num_streaming",
+        "pause_state",
         "pool",
         "preempted",
         "refused",
@@ -72,6 +87,9 @@ class EngineState:
         self.requests: dict[str, RequestState] = {}
         self.running: list[RequestState] = []
         self.waiting = waiting_queue(config.policy)
+        self.holding = waiting_queue(config.policy)
+        self.num_streaming = 0
+        self.pause_state = PauseState.UNPAUSED
         self.pool = BlockPool(config.num_gpu_blocks, enable_caching=config.enable_prefix_caching, dialect=dialect)
         self.table = BlockKeyTable()
         self.encoder_cache = EncoderCache(config.encoder_cache_size, dialect)
@@ -110,6 +128,13 @@ class EngineState:
         state.blocks = []
         state.capacity = state.num_published = state.publish_at = 0
 
+    def release_past(self, state: RequestState, num_tokens: int) -> None:
+        """Give up the encoder-cache entries of all items that end within the request's first `num_tokens` tokens."""
+        past = self.encoder_cache.release_past(state.request_id, state.features, num_tokens)
+        if self.ec is not None:
+            for index in past:
+                self.ec.released(state.request, index)
+
     def forget_unused_keys(self) -> None:
         """Drop block keys that neither the pool nor a live request knows, once there are many of them."""
         if len(self.table) > self._prune_at:
@@ -124,9 +149,7 @@ class EngineState:
         other.pool, other.table, other.encoder_cache = self.pool.clone(), self.table.clone(), self.encoder_cache.clone()
         other.requests = {name: state.clone(state.keys.clone(other.table)) for name, state in self.requests.items()}
         other.running = [other.requests[state.request_id] for state in self.running]
-        other.waiting = waiting_queue(self.config.policy)
-        for state in self.waiting:
-            other.waiting.add(other.requests[state.request_id])
+        other.waiting, other.holding = self.waiting.copy(other.requests), self.holding.copy(other.requests)
         other.finished, other.preempted, other.refused = list(self.finished), list(self.preempted), dict(self.refused)
         other.ec = None if self.ec is None else self.ec.clone()
         return other
@@ -146,6 +169,7 @@ class StepDraft:
         admitted: Requests admitted for the first time, with the tokens found in the prefix cache.
         resumed: Requests admitted again after a preemption, likewise.
         preempts: Whether a request was preempted in this step, so that nobody is admitted.
+        holding_aside: Sessions that hold blocks and were passed over for want of input or of their own late output.
     """
 
     __slots__ = (
@@ -153,6 +177,7 @@ class StepDraft:
         "cached",
         "encoder_embeds",
         "encoder_inputs",
+        "holding_aside",
         "is_async",
         "long_prefill",
         "num_scheduled",
@@ -164,12 +189,12 @@ class StepDraft:
 
     def __init__(self, engine: EngineState) -> None:
         config = engine.config
-        self.tokens = config.max_num_batched_tokens
+        self.tokens = 0 if engine.pause_state is PauseState.PAUSED_ALL else config.max_num_batched_tokens
         self.encoder_embeds = config.max_num_encoder_input_tokens
         self.is_async = config.async_scheduling
         self.long_prefill = 0
         if config.long_prefill_token_threshold:
-            num_live = len(engine.running) + len(engine.waiting)
+            num_live = len(engine.running) + len(engine.waiting) + len(engine.holding)
             self.long_prefill = engine.behaviour.long_prefill(config.long_prefill_token_threshold, num_live)
         self.num_scheduled: dict[str, int] = {}
         self.encoder_inputs: dict[str, list[int]] = {}
@@ -178,6 +203,7 @@ class StepDraft:
         self.admitted: list[tuple[RequestState, int]] = []
         self.resumed: list[tuple[RequestState, int]] = []
         self.preempts = False
+        self.holding_aside: list[RequestState] = []
 
     def limited(self, num_tokens: int) -> int:
         """As many of the wanted tokens as one request may get now."""

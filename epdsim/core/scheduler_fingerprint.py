@@ -21,14 +21,17 @@ def fingerprint(engine: EngineState) -> str:
     pool = engine.pool
     queue = [(blocks[block], content[pool.key_of(block)]) for block in pool.free_queue()]
     states: list[tuple[object, ...]] = []
-    for state in (*engine.running, *engine.waiting):
+    queued = list(dict.fromkeys((*engine.running, *engine.waiting, *engine.holding, *engine.requests.values())))
+    for state in queued:
         table = [(blocks[block], content[pool.key_of(block)], pool.references(block)) for block in state.blocks]
         counters = (state.num_tokens, state.num_computed, state.num_placeholders, state.num_in_flight, state.num_stale)
         rest = (state.num_published, state.num_remote, [payload_kind(one.data) for one in state.sent], state.outputs)
-        states.append((state.request_id, state.status.value, counters, table, rest))
+        session = (state.end_tokens, state.drops_stale, state.num_told, state.urgency, state.updates)
+        states.append((state.request_id, state.status.value, counters, table, rest, session))
     served = [blocks[block] for block in pool.serving()]
     ec = None if engine.ec is None else engine.ec.fingerprint()
-    pending = (len(engine.running), engine.finished, engine.preempted, ec, list(engine.refused))
+    lengths = (len(engine.running), len(engine.waiting), len(engine.holding), engine.pause_state.value)
+    pending = (lengths, engine.finished, engine.preempted, ec, list(engine.refused))
     text = repr((queue, states, served, pending, engine.encoder_cache.fingerprint()))
     return blake2b(text.encode(), digest_size=16).hexdigest()
 

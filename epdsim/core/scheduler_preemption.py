@@ -90,17 +90,29 @@ def preempt_one(engine: EngineState, draft: StepDraft, index: int) -> tuple[Requ
     return victim, engine.behaviour.cursor(index, victim_index, was_scheduled=num_tokens > 0), is_void
 
 
-def preempt(engine: EngineState, victim: RequestState) -> None:
-    """Send a request, already out of the running list, back to wait with nothing computed."""
-    engine.free_blocks(victim)
-    engine.encoder_cache.release_all(victim.request_id, victim.features)
+def preempt(engine: EngineState, victim: RequestState, *, drops_output: bool = False) -> None:
+    """Send a request, already out of the running list, back to wait with nothing computed.
+
+    Args:
+        engine: Its waiting queue gets the victim.
+        victim: Loses blocks and embeddings.
+        drops_output: Whether output of steps under way is dropped, so that the request may come back at once. Else it still counts
+            when it comes, but must not touch the counters that start afresh.
+    """
     victim.status = Status.PREEMPTED
-    victim.num_computed = 0
-    # Output of steps under way still counts when it comes back, but must not touch the counters that start afresh.
+    victim.drops_stale = drops_output or (victim.drops_stale and victim.num_stale > 0)
     victim.num_stale = victim.num_in_flight
     victim.num_placeholders = 0
-    engine.waiting.add_first([victim])
-    engine.preempted.append(victim.request_id)
+    give_up_blocks(engine, victim)
+
+
+def give_up_blocks(engine: EngineState, state: RequestState) -> None:
+    """Take away all that a request, out of every queue, has computed, and let it wait ahead of the others."""
+    engine.free_blocks(state)
+    engine.encoder_cache.release_all(state.request_id, state.features)
+    state.num_computed = state.num_told = 0
+    engine.waiting.add_first([state])
+    engine.preempted.append(state.request_id)
 
 
 def _places(engine: EngineState, request_id: str, identifier: str) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
@@ -36,7 +36,11 @@ class WaitingQueue(Protocol):
         ...
 
     def discard(self, state: RequestState) -> None:
-        """Take out one that ended while it waited."""
+        """Take out one that ended while it waited, if it is there."""
+        ...
+
+    def copy(self, states: Mapping[str, RequestState]) -> WaitingQueue:
+        """The same queue of other states, by id."""
         ...
 
 
@@ -72,7 +76,14 @@ class FcfsQueue:
 
     def discard(self, state: RequestState) -> None:
         """Take out `state`."""
-        self._states.remove(state)
+        if state in self._states:
+            self._states.remove(state)
+
+    def copy(self, states: Mapping[str, RequestState]) -> FcfsQueue:
+        """The same order."""
+        other = FcfsQueue()
+        other._states.extend(states[state.request_id] for state in self._states)
+        return other
 
 
 class PriorityQueue:
@@ -81,36 +92,44 @@ class PriorityQueue:
     __slots__ = ("_heap",)
 
     def __init__(self) -> None:
-        # Ids are unique, so comparison never reaches the states.
-        self._heap: list[tuple[tuple[int, float, str], RequestState]] = []
+        # A release changes the urgency of a session within the heap, and what follows depends on each operation.
+        self._heap: list[RequestState] = []
 
     def __len__(self) -> int:
         return len(self._heap)
 
     def __iter__(self) -> Iterator[RequestState]:
-        return (state for _, state in sorted(self._heap, key=lambda entry: entry[0]))
+        heap = list(self._heap)
+        while heap:
+            yield heappop(heap)
 
     def add(self, state: RequestState) -> None:
         """Queue at its place."""
-        heappush(self._heap, (state.urgency, state))
+        heappush(self._heap, state)
 
     def add_first(self, states: Sequence[RequestState]) -> None:
-        """Queue each at its place."""
-        for state in states:
+        """Queue each at its place, the last first."""
+        for state in reversed(states):
             self.add(state)
 
     def peek(self) -> RequestState:
         """The most urgent."""
-        return self._heap[0][1]
+        return self._heap[0]
 
     def pop(self) -> RequestState:
         """Take the most urgent."""
-        return heappop(self._heap)[1]
+        return heappop(self._heap)
 
     def discard(self, state: RequestState) -> None:
         """Take out `state`."""
-        self._heap.remove((state.urgency, state))
+        self._heap = [one for one in self._heap if one is not state]
         heapify(self._heap)
+
+    def copy(self, states: Mapping[str, RequestState]) -> PriorityQueue:
+        """The same heap."""
+        other = PriorityQueue()
+        other._heap = [states[state.request_id] for state in self._heap]
+        return other
 
 
 def waiting_queue(policy: str) -> WaitingQueue:

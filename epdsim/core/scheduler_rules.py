@@ -106,6 +106,16 @@ def leave_copies(_ec: EcConnector) -> None:
     """Leave the connector's copies: embeddings of the old weights are loaded again."""
 
 
+def left_with_what_came_back(num_left: int, _num_left_then: int) -> int:
+    """Encoder budget left after a request took its share, what preempted requests gave back included."""
+    return num_left
+
+
+def left_when_chosen(_num_left: int, num_left_then: int) -> int:
+    """What was left when the share was chosen: what came back while the request looked for blocks is lost, vLLM 0.32."""
+    return num_left_then
+
+
 LONG_PREFILL = Rule(
     "scheduler.long_prefill",
     "The long-prefill threshold binds only while another request is alive.",
@@ -154,6 +164,12 @@ GIVE_BACK = Rule(
     source="vLLM PR 31857",
     ideal=gives_back,
 )
+ENCODER_LEFT = Rule(
+    "scheduler.encoder_left",
+    "Encoder budget of a request that is preempted after it was scheduled in this step goes to later ones.",
+    source="live workloads of vLLM 0.32.0 (policy priority); no public report known",
+    ideal=left_with_what_came_back,
+)
 
 
 ENCODABLE = Rule(
@@ -178,6 +194,7 @@ class Behaviour:
         "cursor",
         "differs",
         "encodable",
+        "encoder_left",
         "gives_back",
         "guards_first",
         "hit_limit",
@@ -193,6 +210,7 @@ class Behaviour:
         self.cursor: Callable[..., int] = dialect[CURSOR]
         self.differs: Callable[[int, int], bool] = dialect[MISMATCH]
         self.encodable: Callable[[MediaFeature], bool] = dialect[ENCODABLE]
+        self.encoder_left: Callable[[int, int], int] = dialect[ENCODER_LEFT]
         self.gives_back: Callable[[], bool] = dialect[GIVE_BACK]
         self.guards_first: bool = dialect[GUARD]()
         self.hit_limit: Callable[[int], int] = dialect[HIT_LIMIT]

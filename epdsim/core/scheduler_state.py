@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from enum import Enum
 
 from epdsim.core.block_keys import RequestKeys
-from epdsim.core.items import MediaFeature
+from epdsim.core.items import MediaFeature, PlaceholderRange
 from epdsim.core.prompt import TokenPrompt
-from epdsim.core.request import Request
+from epdsim.core.request import Request, StreamingUpdate
 
 
 class Status(Enum):
@@ -17,6 +19,7 @@ class Status(Enum):
     WAITING = "waiting"
     RUNNING = "running"
     PREEMPTED = "preempted"
+    STREAMING = "waiting for input"
 
 
 class RequestState:
@@ -36,7 +39,8 @@ class RequestState:
         num_computed: Tokens whose KV cache is written, or will be by steps that are under way.
         num_placeholders: Output tokens that steps under way will yield (async scheduling).
         num_in_flight: Tokens of steps whose output has not come back.
-        num_stale: Those of them that were scheduled before the last preemption.
+        num_stale: Those of them that were scheduled before the last preemption, or in a turn that is over.
+        drops_stale: Whether their output is dropped, so that the request need not wait for it.
         blocks: Block table.
         capacity: Tokens that the table has room for.
         num_published: Leading blocks of the table that can be found by others.
@@ -49,12 +53,17 @@ class RequestState:
         media_embeds: Encoder-cache slots of each item.
         last_media_end: End of the last span; 0 without media.
         sent: Features as the workers hold them; followed only where the strip in force needs to know.
+        num_told: How many of them a session that goes on need not be sent again.
+        urgency: Place in the order of policy `priority`, smaller first.
+        stop_token_ids: Output tokens that end it.
+        updates: Inputs of a session that have not been taken in, None for the end of the session; None when it is no session.
     """
 
     __slots__ = (
         "asked_tokens",
         "blocks",
         "capacity",
+        "drops_stale",
         "end_tokens",
         "features",
         "hit",
@@ -72,12 +81,16 @@ class RequestState:
         "num_remote",
         "num_stale",
         "num_tokens",
+        "num_told",
         "outputs",
         "publish_at",
         "request",
         "request_id",
         "sent",
         "status",
+        "stop_token_ids",
+        "updates",
+        "urgency",
     )
 
     def __init__(self, request: Request, keys: RequestKeys, media_embeds: tuple[int, ...], max_model_len: int) -> None:
@@ -90,22 +103,50 @@ class RequestState:
         self.num_prompt = self.num_tokens = request.prompt.num_tokens
         self.asked_tokens = self.num_prompt + request.max_tokens
         self.end_tokens = min(self.asked_tokens, max_model_len)
-        self.num_computed = self.num_placeholders = self.num_in_flight = self.num_stale = 0
+        self.num_computed = self.num_placeholders = self.num_in_flight = self.num_stale = self.num_told = 0
+        self.drops_stale = False
+        self.urgency = (request.priority, request.arrival_time, request.request_id)
+        self.stop_token_ids = request.stop_token_ids
+        self.updates: deque[StreamingUpdate | None] | None = deque() if request.resumable else None
         self.blocks: list[int] = []
         self.capacity = self.num_published = self.publish_at = 0
         self.num_remote = request.num_remote_tokens
         self.hit: list[int] = []
         self.hit_epoch = -1
+        self._set_media(media_embeds)
+        self.sent: Sequence[MediaFeature] = ()
+
+    def __lt__(self, other: RequestState) -> bool:
+        return self.urgency < other.urgency
+
+    def _set_media(self, media_embeds: tuple[int, ...]) -> None:
         self.media_starts = tuple(feature.position.offset for feature in self.features)
         self.media_ends = tuple(feature.position.end for feature in self.features)
         self.media_embeds = media_embeds
         self.last_media_end = max(self.media_ends, default=0)
-        self.sent: Sequence[MediaFeature] = ()
 
-    @property
-    def urgency(self) -> tuple[int, float, str]:
-        """Place in the order of policy `priority`, smaller first."""
-        return self.request.priority, self.request.arrival_time, self.request_id
+    def drop_last_output(self) -> None:
+        """Forget the last output token of a turn, whose KV cache was never written."""
+        self.num_tokens -= 1
+        if self.outputs is not None:
+            self.outputs.pop()
+
+    def take_input(
+        self, update: StreamingUpdate, item_slots: Callable[[PlaceholderRange], int], max_model_len: int
+    ) -> None:
+        """Go on with a session's next input; all but the last output token of its turn is prompt from now on."""
+        base = self.num_tokens
+        if update.mm_features:
+            self.features = (*self.features, *(feature.moved(base) for feature in update.mm_features))
+            added = tuple(item_slots(feature.position) for feature in update.mm_features)
+            self._set_media((*self.media_embeds, *added))
+        prompt = self.keys.grow(base - self.num_prompt, update.prompt, self.features)
+        self.request = replace(self.request, prompt=prompt, mm_features=self.features, arrival_time=update.arrival_time)
+        self.num_prompt = self.num_tokens = prompt.num_tokens
+        self.asked_tokens = self.num_prompt + update.max_tokens
+        self.end_tokens = min(self.asked_tokens, max_model_len)
+        self.urgency = (self.request.priority, update.arrival_time, self.request_id)
+        self.stop_token_ids = update.stop_token_ids
 
     def clone(self, keys: RequestKeys) -> RequestState:
         """An independent copy on a copy of its keys."""
@@ -116,4 +157,5 @@ class RequestState:
         other.outputs = None if self.outputs is None else keys.outputs
         other.blocks = list(self.blocks)
         other.hit = list(self.hit)
+        other.updates = None if self.updates is None else deque(self.updates)
         return other

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from epdsim.core.scheduler_engine import NEVER, EngineState
-from epdsim.core.scheduler_state import RequestState
-from epdsim.core.scheduler_update import StepOutcome, finish
+from epdsim.core.scheduler_engine import NEVER, EngineState, PauseState
+from epdsim.core.scheduler_state import RequestState, Status
+from epdsim.core.scheduler_update import StepOutcome, end_request
 
 
 def steady_steps(engine: EngineState, most: int = NEVER) -> int:
@@ -20,9 +20,12 @@ def steady_steps(engine: EngineState, most: int = NEVER) -> int:
     0 whenever the next step has to be planned; `most` where there are more.
     """
     config, running, cache = engine.config, engine.running, engine.encoder_cache
+    is_full = len(running) + engine.num_streaming >= config.max_num_seqs
     if not running or config.async_scheduling or engine.refused or len(running) > config.max_num_batched_tokens:
         return 0
-    if (len(engine.waiting) and len(running) < config.max_num_seqs) or (engine.ec is not None and engine.ec.is_busy):
+    if engine.pause_state is not PauseState.UNPAUSED or not (is_full or _nobody_can_join(engine)):
+        return 0
+    if engine.ec is not None and engine.ec.is_busy:
         return 0
     for state in running:
         num_computed, num_tokens = state.num_computed, state.num_tokens
@@ -32,6 +35,13 @@ def steady_steps(engine: EngineState, most: int = NEVER) -> int:
             return 0
         most = min(most, state.end_tokens - num_tokens)
     return _affordable(engine, most)
+
+
+def _nobody_can_join(engine: EngineState) -> bool:
+    if not len(engine.holding):
+        return not len(engine.waiting)
+    is_idle = engine.config.policy == "fcfs" and all(state.status is Status.STREAMING for state in engine.holding)
+    return is_idle and not len(engine.waiting)
 
 
 def _affordable(engine: EngineState, most: int) -> int:
@@ -81,11 +91,11 @@ def take_steps(engine: EngineState, count: int) -> StepOutcome:
     for state in filled:
         engine.publish(state, state.num_computed)
     engine.step += count
+    finished: list[str] = []
+    turned: list[str] = []
     for state in ended:
-        finish(engine, state)
-    return StepOutcome(
-        dict.fromkeys([state.request_id for state in running], count), [state.request_id for state in ended]
-    )
+        (finished if end_request(engine, state) else turned).append(state.request_id)
+    return StepOutcome(dict.fromkeys([state.request_id for state in running], count), finished, turned=turned)
 
 
 def _take_blocks(engine: EngineState, running: Sequence[RequestState], needs: list[tuple[int, int]]) -> None:

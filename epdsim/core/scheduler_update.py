@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from epdsim.core.ec_connector import NOTHING_FAILED
 from epdsim.core.plan import StepPlan
 from epdsim.core.scheduler_engine import EngineState
+from epdsim.core.scheduler_sessions import end_turn
 from epdsim.core.scheduler_state import RequestState, Status
 
 SYNTHETIC = (0,)
@@ -22,11 +23,13 @@ class StepOutcome:
         new_tokens: Output tokens appended, by request.
         finished: Ids that reached their end.
         failed: Requests that ended with an error of their own, with the reason, in the order in which they ended.
+        turned: Sessions whose turn ended and that live on.
     """
 
     new_tokens: Mapping[str, int]
     finished: Sequence[str] = ()
     failed: Mapping[str, str] = field(default_factory=dict[str, str])
+    turned: Sequence[str] = field(default=())
 
 
 def update(engine: EngineState, plan: StepPlan, sampled: Mapping[str, Sequence[int]] | None) -> StepOutcome:
@@ -35,6 +38,7 @@ def update(engine: EngineState, plan: StepPlan, sampled: Mapping[str, Sequence[i
     given: Mapping[str, Sequence[int]] = dict.fromkeys(plan.samples, SYNTHETIC) if sampled is None else sampled
     new_tokens: dict[str, int] = {}
     finished: list[str] = []
+    turned: list[str] = []
     for request_id, num_scheduled in plan.num_scheduled_tokens.items():
         state = requests.get(request_id)
         if state is None:
@@ -43,27 +47,44 @@ def update(engine: EngineState, plan: StepPlan, sampled: Mapping[str, Sequence[i
         is_stale = state.num_stale > 0
         if is_stale:
             state.num_stale -= num_scheduled
+            if state.drops_stale:
+                continue
         if state.features and cache.held(request_id):
             progress = engine.behaviour.confirmed(state.num_computed, state.num_placeholders)
-            past = cache.release_past(request_id, state.features, progress)
-            if engine.ec is not None:
-                for index in past:
-                    engine.ec.released(state.request, index)
+            engine.release_past(state, progress)
         tokens = given.get(request_id)
         if not tokens:
             continue
         if len(tokens) > state.end_tokens - state.num_tokens:
             tokens = tokens[: state.end_tokens - state.num_tokens]
+        is_stopped = False
+        if state.stop_token_ids:
+            tokens, is_stopped = _stopped(tokens, state.stop_token_ids)
         new_tokens[request_id] = num_new = len(tokens)
         state.num_tokens += num_new
         if state.outputs is not None:
             state.outputs += tokens if sampled is not None else (-1 - len(state.outputs),)
         if is_async:
             _settle(engine, state, num_new, is_stale=is_stale)
-        if state.num_tokens >= state.end_tokens:
-            finish(engine, state)
-            finished.append(request_id)
-    return StepOutcome(new_tokens, finished, _fail_refused(engine))
+        if is_stopped or state.num_tokens >= state.end_tokens:
+            (finished if end_request(engine, state) else turned).append(request_id)
+    return StepOutcome(new_tokens, finished, _fail_refused(engine), turned)
+
+
+def _stopped(tokens: Sequence[int], stop_token_ids: frozenset[int]) -> tuple[Sequence[int], bool]:
+    """Tokens up to the first that ends a request, and whether there is one."""
+    for index, token in enumerate(tokens):
+        if token in stop_token_ids:
+            return tokens[: index + 1], True
+    return tokens, False
+
+
+def end_request(engine: EngineState, state: RequestState) -> bool:
+    """End a request that has what it asked for; False when it is a session that has but finished a turn."""
+    if state.updates is not None and not end_turn(engine, state):
+        return False
+    finish(engine, state)
+    return True
 
 
 def finish(engine: EngineState, state: RequestState) -> None:
@@ -71,7 +92,9 @@ def finish(engine: EngineState, state: RequestState) -> None:
     if state.status is Status.RUNNING:
         engine.running.remove(state)
     else:
+        engine.num_streaming -= state.status is Status.STREAMING
         engine.waiting.discard(state)
+        engine.holding.discard(state)
     if engine.ec is not None:
         engine.ec.ended(state.request)
     engine.encoder_cache.release_all(state.request_id, state.features)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from epdsim.core.scheduler_encoder import EncoderChoice, choose_encoder_inputs, take_encoder_inputs
-from epdsim.core.scheduler_engine import EngineState, StepDraft
+from epdsim.core.scheduler_engine import EngineState, PauseState, StepDraft
+from epdsim.core.scheduler_queues import WaitingQueue
+from epdsim.core.scheduler_sessions import GIVE_WAY
 from epdsim.core.scheduler_state import RequestState, Status
 
 LOOK_AHEAD = 32
@@ -11,23 +13,28 @@ LOOK_AHEAD = 32
 
 
 def schedule_waiting(engine: EngineState, draft: StepDraft) -> None:
-    """Admit requests; in a step that preempts nobody is admitted."""
-    waiting, max_num_seqs, ec = engine.waiting, engine.config.max_num_seqs, engine.ec
-    if draft.preempts or not len(waiting):
+    """Admit requests, those that hold blocks first; in a step that preempts nobody is admitted."""
+    waiting, holding, max_num_seqs, ec = engine.waiting, engine.holding, engine.config.max_num_seqs, engine.ec
+    if draft.preempts or not (len(waiting) or len(holding)):
         return
-    set_aside: list[RequestState] = []
-    while draft.tokens > 0 and len(waiting) and len(engine.running) < max_num_seqs:
-        state = waiting.peek()
-        if state.num_stale:
-            # Its own late output will extend it: it cannot be resumed before that is known.
-            set_aside.append(waiting.pop())
+    not_ready: list[RequestState] = []
+    while draft.tokens > 0 and len(engine.running) + engine.num_streaming < max_num_seqs:
+        queue, set_aside = (holding, draft.holding_aside) if len(holding) else (waiting, not_ready)
+        if not len(queue) or (queue is waiting and engine.pause_state is not PauseState.UNPAUSED):
+            break
+        state = queue.peek()
+        if state.status is Status.STREAMING or (state.num_stale and not state.drops_stale):
+            # It has no input, or its own late output will extend it: it cannot go on before that is known.
+            set_aside.append(queue.pop())
         elif ec is not None and state.features and not ec.ready(state.request, _start(engine, state)[1]):
             # It waits for embeddings, and nobody behind it waits for that.
-            set_aside.append(waiting.pop())
-        elif not _admit(engine, draft, state):
+            set_aside.append(queue.pop())
+        elif not _admit(engine, draft, queue, state):
             break
-    if set_aside:
-        waiting.add_first(set_aside)
+    if draft.holding_aside:
+        holding.add_first(draft.holding_aside)
+    if not_ready:
+        waiting.add_first(not_ready)
 
 
 def find_prefix(engine: EngineState, state: RequestState) -> list[int]:
@@ -54,15 +61,18 @@ def find_prefix(engine: EngineState, state: RequestState) -> list[int]:
 
 
 def _start(engine: EngineState, state: RequestState) -> tuple[list[int], int]:
-    """The blocks found for a request, and how many tokens it would start with."""
+    """The blocks that a request holds or that are found for it, and how many tokens it would start with."""
+    if state.blocks:
+        return state.blocks, state.num_computed
     hit = find_prefix(engine, state)
     return hit, max(len(hit) * engine.config.block_size, min(state.num_remote, state.num_tokens - 1))
 
 
-def _admit(engine: EngineState, draft: StepDraft, state: RequestState) -> bool:
-    """Admit the head of the queue, if it fits; else change nothing but the books of the encoder cache."""
+def _admit(engine: EngineState, draft: StepDraft, queue: WaitingQueue, state: RequestState) -> bool:
+    """Admit the head of a queue, if it fits; else change nothing but the books of the encoder cache."""
+    holds = bool(state.blocks)
     hit, num_computed = _start(engine, state)
-    num_local = len(hit) * engine.config.block_size
+    num_local = 0 if holds else len(hit) * engine.config.block_size
     num_tokens = draft.long_prefill or state.num_tokens
     num_tokens = min(num_tokens, state.num_tokens - num_computed)
     if num_tokens > draft.tokens:
@@ -76,14 +86,17 @@ def _admit(engine: EngineState, draft: StepDraft, state: RequestState) -> bool:
     if num_tokens == 0:
         return False
     end = num_computed + num_tokens
-    if not _fits(engine, state, hit, end):
+    while not _fits(engine, state, hit, end):
+        if engine.dialect[GIVE_WAY](engine, draft, state):
+            continue
         if state.features and engine.behaviour.gives_back():
             engine.encoder_cache.release_all(state.request_id, state.features)
         return False
-    engine.waiting.pop()
+    queue.pop() if queue.peek() is state else queue.discard(state)  # sessions that gave way may stand before it now
     engine.running.append(state)
-    engine.pool.hold(hit)
-    state.blocks, state.num_published, state.num_computed, state.num_remote = list(hit), len(hit), num_computed, 0
+    if not holds:
+        engine.pool.hold(hit)
+        state.blocks, state.num_published, state.num_computed, state.num_remote = list(hit), len(hit), num_computed, 0
     engine.extend(state, end)
     engine.publish(state, end)
     (draft.resumed if state.status is Status.PREEMPTED else draft.admitted).append((state, num_local))

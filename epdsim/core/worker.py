@@ -22,7 +22,7 @@ from types import MappingProxyType
 from epdsim.core.items import MediaFeature
 from epdsim.core.plan import CachedRequestData, NewRequestData, StepPlan
 from epdsim.core.positions import ONE_D, MissingFieldError, PositionLayout, PositionScheme
-from epdsim.core.request import Request
+from epdsim.core.request import Request, StreamingUpdate
 from epdsim.core.scheduler_config import SchedulerConfig
 from epdsim.core.shm_ring import StaleHandleError
 from epdsim.core.slots import merge_slot
@@ -103,8 +103,19 @@ class Worker:
         """Say what a request is before a plan speaks of it: its tokens, which plans do not carry, and its true payloads."""
         self._true[request.request_id] = TrueRequest(request, self._scheme)
 
+    def keep_outputs(self, request_id: str, count: int) -> None:
+        """Say that of the output of a request, or of a session's turn, only the first `count` tokens count.
+
+        The last token of a session's turn does not, nor does what a scheduler drops when it is reset.
+        """
+        self._true[request_id].keep_outputs(count)
+
+    def add_update(self, update: StreamingUpdate) -> None:
+        """Say that a session, of whose turn the output is kept that counts, goes on with its next input."""
+        self._true[update.request_id].grow(update)
+
     def outputs(self, request_id: str) -> list[int]:
-        """Tokens that a request has yielded."""
+        """Tokens that a request has yielded, a session in its present turn."""
         return self._true[request_id].outputs
 
     def reset_encoder_cache(self) -> None:
@@ -153,6 +164,7 @@ class Worker:
                 features = list(self._receiver.receive(name, features))
             except StaleHandleError as error:
                 notes.note("SHM-SAFE", name, str(error))
+        features = self._known_features(notes, new) + features
         held = HeldRequest(features, list(new.block_ids), new.num_computed_tokens)
         held.layout = self._positions(notes, name, new.num_prompt_tokens, features)
         self.requests[name] = held
@@ -163,6 +175,19 @@ class Worker:
         tags = true.tags(new.num_computed_tokens)
         for position in range(new.num_cached_tokens, new.num_computed_tokens if true.request.num_remote_tokens else 0):
             self._slot(held, position // self._block_size)[position % self._block_size] = tags[position]
+
+    def _known_features(self, notes: StepNotes, new: NewRequestData) -> list[MediaFeature]:
+        """The items of a session that goes on which were sent before."""
+        if not new.num_known_features:
+            return []
+        held = self.requests.get(new.request_id)
+        there = [] if held is None else held.features[: new.num_known_features]
+        if len(there) < new.num_known_features:
+            what = f"is not sent its first {new.num_known_features} items, of which {len(there)} are known"
+            notes.note("STRIP-AVAIL", new.request_id, what)
+            missing = self._true[new.request_id].request.mm_features[len(there) : new.num_known_features]
+            there += [replace(feature, data=None) for feature in missing]
+        return there
 
     def _take_cached(self, notes: StepNotes, row: CachedRequestData) -> None:
         held = self.requests.get(row.request_id)

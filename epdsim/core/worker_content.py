@@ -8,12 +8,13 @@ or a wrong payload shows as a difference of tags, and nothing else does.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 
 from epdsim.core.items import MediaFeature, MediaItem
 from epdsim.core.positions import MissingFieldError, PositionLayout, PositionScheme, lay_out, spans_from_features
-from epdsim.core.prompt import TokenPrompt, TokenRun
-from epdsim.core.request import Request
+from epdsim.core.prompt import RunPrompt, TokenPrompt, TokenRun, joined_prompt
+from epdsim.core.request import Request, StreamingUpdate
 from epdsim.core.strip import payload_kind
 
 NOTHING = b""
@@ -50,18 +51,50 @@ class TrueRequest:
         layout: Right positions.
     """
 
-    __slots__ = ("_media", "_tags", "contents", "layout", "outputs", "request")
+    __slots__ = ("_media", "_output_base", "_scheme", "_tags", "contents", "layout", "outputs", "request")
 
     def __init__(self, request: Request, scheme: PositionScheme) -> None:
         self.request = request
         self.outputs: list[int] = []
-        self.contents = [item_content(one) for one in request.mm_features]
+        self.contents: list[bytes] = []
         self.layout = _right_layout(request, scheme)
+        self._scheme = scheme
+        self._output_base = 0
         self._tags: list[bytes] = []
         self._media: dict[int, list[tuple[bytes, int]]] = {}
-        for content, feature in zip(self.contents, request.mm_features, strict=True):
+        self._add_media(request.mm_features)
+
+    def _add_media(self, features: Sequence[MediaFeature]) -> None:
+        for feature in features:
+            content = item_content(feature)
+            self.contents.append(content)
             for position, index in embed_places(feature):
                 self._media.setdefault(position, []).append((content, index))
+
+    def keep_outputs(self, count: int) -> None:
+        """Forget all output but the first `count` tokens of the turn."""
+        del self.outputs[count:]
+        del self._tags[self.num_tokens :]
+
+    def grow(self, update: StreamingUpdate) -> None:
+        """Go on with a session's next input, behind the output that is kept."""
+        prompt, base = self.request.prompt, self.num_tokens
+        kept: TokenPrompt | RunPrompt = TokenPrompt(self.outputs)
+        if not isinstance(prompt, TokenPrompt):
+            kept = RunPrompt([TokenRun(("output", self.request.request_id), self._output_base, len(self.outputs))])
+        self._output_base += len(self.outputs) + 1
+        added = [feature.moved(base) for feature in update.mm_features]
+        self.request = replace(
+            self.request,
+            prompt=joined_prompt(joined_prompt(prompt, kept), update.prompt),
+            max_tokens=update.max_tokens,
+            mm_features=(*self.request.mm_features, *added),
+            num_remote_tokens=0,
+            stop_token_ids=update.stop_token_ids,
+        )
+        self.outputs.clear()
+        self._add_media(added)
+        self.layout = _right_layout(self.request, self._scheme)
 
     @property
     def num_tokens(self) -> int:
@@ -84,7 +117,7 @@ class TrueRequest:
             return prompt.slice_key(position, position + 1)
         if isinstance(prompt, TokenPrompt):
             return (self.outputs[place],)
-        return (TokenRun(("output", self.request.request_id), place, 1),)
+        return (TokenRun(("output", self.request.request_id), self._output_base + place, 1),)
 
 
 def embed_places(feature: MediaFeature) -> list[tuple[int, int]]:

@@ -52,13 +52,14 @@ class _FeatureSpec(msgspec.Struct, array_like=True, frozen=True):
     item: int | None
 
 
-class _NewSpec(msgspec.Struct, array_like=True, frozen=True):
+class _NewSpec(msgspec.Struct, array_like=True, frozen=True, omit_defaults=True):
     request_id: str
     num_computed_tokens: int
     block_ids: tuple[int, ...]
     features: tuple[_FeatureSpec, ...]
     num_prompt_tokens: int
     num_cached_tokens: int
+    num_known_features: int = 0
 
 
 class _CachedSpec(msgspec.Struct, array_like=True, frozen=True):
@@ -196,6 +197,7 @@ def _pack_new(new: NewRequestData, tables: PlanTables) -> tuple[Any, ...]:
         features,
         new.num_prompt_tokens,
         new.num_cached_tokens,
+        new.num_known_features,
     )
 
 
@@ -208,6 +210,7 @@ def _unpack_new(packed: _NewSpec, items: Sequence[MediaItem]) -> NewRequestData:
         features,
         packed.num_prompt_tokens,
         packed.num_cached_tokens,
+        packed.num_known_features,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from epdsim.core.errors import InputError
+from epdsim.sut.schedule_modes import default_modes
 from epdsim.sut.schedule_play import Play
 from epdsim.sut.schedule_recorder import record
 from epdsim.sut.schedule_recording import Difference, replay_workload, tell_difference
@@ -100,13 +101,14 @@ def live_system(name: str) -> LiveSystem:
 
 
 def record_live(
-    system: LiveSystem, modes: Sequence[str], seeds: range, progress: Progress | None = None
+    system: LiveSystem, modes: Sequence[str] | None, seeds: range, progress: Progress | None = None
 ) -> Iterator[RecordedWorkload]:
     """Recordings of random workloads, mode by mode within a seed.
 
     Raises:
         InputError: A mode is unknown.
     """
+    modes = default_modes(system.release) if modes is None else modes
     total = len(modes) * len(seeds)
     for done, (seed, mode) in enumerate((seed, mode) for seed in seeds for mode in modes):
         if progress is not None:
@@ -116,7 +118,7 @@ def record_live(
 
 def compare_live(
     system: LiveSystem,
-    modes: Sequence[str],
+    modes: Sequence[str] | None,
     seeds: range,
     explained: Sequence[ExplainedDifference] = EXPLAINED,
     progress: Progress | None = None,
@@ -125,7 +127,7 @@ def compare_live(
 
     Args:
         system: The release.
-        modes: Of `schedule_workloads`.
+        modes: Of `schedule_modes`; None for those that the release is compared in.
         seeds: Each gives a workload of every mode.
         explained: Differences that are known.
         progress: Told the number of workloads done and in all.
@@ -133,6 +135,7 @@ def compare_live(
     Raises:
         InputError: A mode is unknown, or the model has no dialect of the release.
     """
+    modes = default_modes(system.release) if modes is None else modes
     rows = {mode: LiveRow(mode) for mode in modes}
     report = LiveReport(f"{system.name} {system.release}", seeds, list(rows.values()))
     for workload in record_live(system, modes, seeds, progress):

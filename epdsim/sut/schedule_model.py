@@ -10,13 +10,15 @@ from epdsim.core.items import BatchedKind, Field, MediaFeature, MediaItem, Place
 from epdsim.core.plan import StepPlan
 from epdsim.core.prompt import TokenPrompt
 from epdsim.core.releases import named
-from epdsim.core.request import Request
+from epdsim.core.request import Request, StreamingUpdate
 from epdsim.core.rules import Dialect
-from epdsim.core.scheduler import Scheduler
+from epdsim.core.scheduler import PauseState, Scheduler
 from epdsim.core.scheduler_config import SchedulerConfig
 from epdsim.core.strip import payload_kind
 from epdsim.sut.schedule_play import Play, Tokens
-from epdsim.sut.schedule_records import RecordedItem, RecordedRequest, RecordedWorkload
+from epdsim.sut.schedule_records import RecordedItem, RecordedRequest, RecordedUpdate, RecordedWorkload
+
+_PAUSES = {"new": PauseState.PAUSED_NEW, "all": PauseState.PAUSED_ALL, "nothing": PauseState.UNPAUSED}
 
 
 class ModelEngine:
@@ -37,13 +39,29 @@ class ModelEngine:
         """A request arrives."""
         self.scheduler.add_request(_request(request), trusted=True)
 
+    def add_update(self, update: RecordedUpdate) -> None:
+        """A session gets its next input, or the word that there is none."""
+        if update.prompt_token_ids:
+            self.scheduler.add_update(_update(update), trusted=True)
+        else:
+            self.scheduler.close_session(update.request_id)
+
     def abort(self, request_id: str) -> None:
         """A client leaves."""
         self.scheduler.finish_requests([request_id])
 
     def reset(self, which: str) -> None:
         """Reset a cache."""
-        self.scheduler.reset_prefix_cache() if which == "prefix" else self.scheduler.reset_encoder_cache()
+        if which == "encoder":
+            self.scheduler.reset_encoder_cache()
+        else:
+            self.scheduler.reset_prefix_cache(
+                reset_running_requests=which == "running", reset_connector=which == "connector"
+            )
+
+    def pause(self, what: str) -> None:
+        """Hold something back."""
+        self.scheduler.set_pause_state(_PAUSES[what])
 
     def schedule(self) -> StepPlan:
         """Plan the next step."""
@@ -144,6 +162,19 @@ def _request(recorded: RecordedRequest) -> Request:
         cache_salt=recorded.cache_salt,
         adapter=recorded.adapter,
         num_remote_tokens=recorded.num_remote_tokens,
+        stop_token_ids=frozenset(recorded.stop_token_ids),
+        resumable=recorded.resumable,
+    )
+
+
+def _update(recorded: RecordedUpdate) -> StreamingUpdate:
+    return StreamingUpdate(
+        request_id=recorded.request_id,
+        prompt=TokenPrompt(recorded.prompt_token_ids),
+        max_tokens=recorded.max_tokens,
+        mm_features=tuple(_feature(item) for item in recorded.mm_features),
+        arrival_time=recorded.arrival_time,
+        stop_token_ids=frozenset(recorded.stop_token_ids),
     )
 
 

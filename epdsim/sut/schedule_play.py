@@ -1,7 +1,8 @@
 """A recorded workload played to an engine, whichever it is: arrivals, aborts and resets, in the order of a recording.
 
-In step n arrive the requests with `arrival_step` up to n, in order; then come aborts and resets; then the schedule call; then late
-aborts; then the engine hears what a step yielded: this one, or with async scheduling the one before.
+In step n arrive the requests with `arrival_step` up to n, in order, then inputs of sessions; then come aborts, resets and pauses;
+then the schedule call; then late aborts; then the engine hears what a step yielded: this one, or with async scheduling the one
+before.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from epdsim.sut.schedule_records import RecordedRequest, RecordedWorkload
+from epdsim.sut.schedule_records import RecordedRequest, RecordedUpdate, RecordedWorkload
 
 
 class Plan(Protocol):
@@ -23,6 +24,7 @@ class Plan(Protocol):
 
 
 P = TypeVar("P", bound=Plan)
+E = TypeVar("E")
 Tokens = Mapping[str, Sequence[Any]]
 """Sampled tokens by request; none for a request that does not reach the end of its known tokens."""
 
@@ -34,12 +36,20 @@ class Engine(Protocol[P]):
         """A request arrives."""
         ...
 
+    def add_update(self, update: RecordedUpdate) -> None:
+        """A session gets its next input, or the word that there is none; the session may have ended before."""
+        ...
+
     def abort(self, request_id: str) -> None:
         """A client leaves; the request may have ended before."""
         ...
 
     def reset(self, which: str) -> None:
-        """Reset a cache: `"prefix"` or `"encoder"`."""
+        """Reset a cache: `"prefix"`, `"encoder"`, `"running"` or `"connector"`, as in a recording."""
+        ...
+
+    def pause(self, what: str) -> None:
+        """Hold back `"new"` requests, `"all"` or `"nothing"`."""
         ...
 
     def schedule(self) -> P:
@@ -82,9 +92,10 @@ class Play(Generic[P]):
         self._has_store = workload.ec_store is not None
         self._saves = workload.config.ec_role in {"producer", "both"}
         self._depth = 1 if workload.config.async_scheduling else 0
-        self._aborts, self._late_aborts, self._resets = map(
-            _by_step, (workload.aborts, workload.late_aborts, workload.resets)
+        self._aborts, self._late_aborts, self._resets, self._pauses = map(
+            _by_step, (workload.aborts, workload.late_aborts, workload.resets, workload.pauses)
         )
+        self._updates = _by_step([(update.arrival_step, update) for update in workload.updates])
         self.pending = list(workload.requests)
         self._features = {request.request_id: request.mm_features for request in self.pending}
         self._under_way: deque[tuple[P, Tokens, set[str]]] = deque()
@@ -126,10 +137,15 @@ class Play(Generic[P]):
             for request in [one for one in self.pending if one.arrival_step <= number]:
                 engine.add(request)
             self.pending = [one for one in self.pending if one.arrival_step > number]
+        for update in self._updates.get(number, ()):
+            self._features[update.request_id] = [*self._features[update.request_id], *update.mm_features]
+            engine.add_update(update)
         for name in self._aborts.get(number, ()):
             engine.abort(name)
         for which in self._resets.get(number, ()):
             engine.reset(which)
+        for what in self._pauses.get(number, ()):
+            engine.pause(what)
         return engine.schedule()
 
     def _finish(self, number: int, plan: P, tokens: Tokens) -> None:
@@ -148,8 +164,8 @@ class Play(Generic[P]):
         return {self._features[name][index].identifier for name, indices in inputs for index in indices}
 
 
-def _by_step(events: Sequence[tuple[int, str]]) -> Mapping[int, Sequence[str]]:
-    found: dict[int, list[str]] = {}
+def _by_step(events: Sequence[tuple[int, E]]) -> Mapping[int, Sequence[E]]:
+    found: dict[int, list[E]] = {}
     for number, what in events:
         found.setdefault(number, []).append(what)
     return found

@@ -55,7 +55,10 @@ class RecordedItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One request of a recorded workload; `num_remote_tokens` are handed over by another engine at its first admission."""
+    """One request of a recorded workload; `num_remote_tokens` are handed over by another engine at its first admission.
+
+    One that is `resumable` is a streaming session.
+    """
 
     request_id: str
     arrival_step: int
@@ -67,12 +70,28 @@ class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     cache_salt: str | None = None
     adapter: str | None = None
     num_remote_tokens: int = 0
+    stop_token_ids: list[int] = []
+    resumable: bool = False
+
+
+class RecordedUpdate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The next input of a streaming session, or, without tokens, word that there is none; offsets count from its first token."""
+
+    request_id: str
+    arrival_step: int
+    prompt_token_ids: list[int] = []
+    max_tokens: int = 0
+    arrival_time: float = 0.0
+    mm_features: list[RecordedItem] = []
+    stop_token_ids: list[int] = []
 
 
 class RecordedWorkload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of a recording; steps stay as they were written, since they are only compared.
 
-    `resets` names the caches that are reset before the schedule call of a step, `"prefix"` or `"encoder"`.
+    `resets` names what is reset before the schedule call of a step: `"prefix"`, `"encoder"`, `"running"` (the prefix cache with all
+    that runs) or `"connector"` (the prefix cache with that of the KV connector). `pauses` names what is held back from a step on:
+    `"new"` requests, `"all"` or `"nothing"`.
     """
 
     config: RecordedConfig
@@ -83,6 +102,8 @@ class RecordedWorkload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     late_aborts: list[tuple[int, str]] = []
     ec_store: list[str] | None = None
     resets: list[tuple[int, str]] = []
+    updates: list[RecordedUpdate] = []
+    pauses: list[tuple[int, str]] = []
 
 
 def read_schedules(path: Path) -> Iterator[tuple[int, RecordedWorkload]]:

@@ -1,76 +1,31 @@
 """Random workloads for schedulers: which settings, which requests, and what befalls them, by mode and seed.
 
-A mode is a model runner and what is special, joined by dashes: `"v2-async-prio"`. Any combination makes a workload; `MODES` lists
-those that are run by default. Workloads are small and cramped on purpose, since a scheduler that has room decides nothing: few KV
-blocks, prompts that begin alike, encoder caches of one or two items, budgets that cut prompts and items.
+Modes are those of `schedule_modes`. Workloads are small and cramped on purpose, since a scheduler that has room decides nothing:
+few KV blocks, prompts that begin alike, encoder caches of one or two items, budgets that cut prompts and items.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from epdsim.core.errors import InputError
-from epdsim.sut.schedule_records import RecordedConfig, RecordedItem, RecordedRequest, RecordedWorkload
+from epdsim.sut.schedule_events import STOP, draw_aborts, draw_pauses, draw_resets, draw_sessions
+from epdsim.sut.schedule_modes import ANY, drawn_mode, parse_mode
+from epdsim.sut.schedule_records import (
+    RecordedConfig,
+    RecordedItem,
+    RecordedRequest,
+    RecordedUpdate,
+    RecordedWorkload,
+)
 
 PLACEHOLDER = 500
 """Token id of media spans."""
 
 FEW_TOKENS = (1, 2, PLACEHOLDER)
 """Alphabet of trait `hash`: so few ids that prompts and outputs meet by chance."""
-
-RUNNERS = ("v1", "v2")
-
-TRAITS: Mapping[str, str] = {
-    "async": "async scheduling",
-    "prio": "priority policy",
-    "noprefix": "prefix caching off",
-    "long": "a long-prefill threshold",
-    "hash": "three token ids, the placeholder among them, in prompts and outputs, and further turns on what has ended",
-    "late": "aborts between schedule and update",
-    "mixed": "images, videos and sounds, the last without keep-on-CPU field",
-    "ecc": "EC consumer with embeddings in the store",
-    "ecp": "EC producer",
-    "ecb": "EC producer and consumer",
-    "chunkoff": "chunked media input off",
-    "tight": "still fewer blocks, and later arrivals more urgent",
-    "masks": "long items of few embeddings that several chunks share",
-    "keys": "cache salts and adapters",
-    "reset": "resets of prefix and encoder cache at any time",
-    "whole": "chunked prefill off",
-    "large": "pools of hundreds of blocks, dozens of requests",
-    "remote": "tokens whose KV cache another engine hands over",
-    "mismatch": "identifiers that are used again for another number of embeddings",
-    "ties": "equal priorities and arrival times",
-}
-"""What a mode can add, and what that means."""
-
-RECORDED_MODES = (
-    *("v1", "v1-async", "v2", "v2-async", "v1-prio", "v2-prio", "v2-noprefix", "v2-long", "v1-hash", "v2-async-hash"),
-    *("v2-late", "v2-async-late", "v1-mixed", "v2-async-mixed", "v1-ecc", "v2-ecc", "v1-chunkoff"),
-    *("v1-prio-tight", "v1-async-prio-tight", "v2-prio-tight"),
-)
-"""The twenty modes of the first recordings."""
-
-NEW_MODES = (
-    *("v1-masks", "v2-async-mixed-masks", "v1-chunkoff-masks", "v1-keys", "v2-async-hash-keys", "v1-ecp", "v2-ecb"),
-    *("v2-async-ecc", "v1-async-ecb-late", "v1-reset", "v2-async-reset", "v2-whole", "v1-async-whole", "v1-large"),
-    *("v2-async-large-mixed", "v2-prio-large-keys", "v1-remote", "v2-prio-remote", "v1-mismatch", "v2-async-mismatch"),
-    *("v1-prio-ties", "v2-async-prio-long-late", "any"),
-)
-"""What the first recordings do not cover."""
-
-MODES = (*RECORDED_MODES, *NEW_MODES)
-"""What is run when no mode is named."""
-
-ANY = "any"
-"""The mode that draws a runner and several traits anew for each seed."""
-
-_CONFLICTS = (("ecc", "ecp"), ("ecc", "ecb"), ("ecp", "ecb"), ("remote", "async"))
-"""An engine has one EC role; and with steps under way a KV consumer frees blocks late, which is not modelled."""
-
 
 _MOST_OUTPUT = 80
 """Tokens up to which an output may fill the whole pool."""
@@ -116,39 +71,10 @@ def schedule_workload(mode: str, seed: int, release: str) -> ScheduleScript:
         InputError: No such mode.
     """
     rng = random.Random(f"schedule/{mode}/{seed}")  # noqa: S311  (reproducible, not secret)
-    runner, traits = _drawn_mode(rng) if mode == ANY else parse_mode(mode)
+    runner, traits = parse_mode(mode)
+    if runner == ANY:
+        runner, traits = drawn_mode(rng, traits)
     return _Draw(rng, mode, seed, runner, traits, release).script()
-
-
-def parse_mode(mode: str) -> tuple[str, frozenset[str]]:
-    """Runner and traits of a mode.
-
-    Raises:
-        InputError: It does not begin with a runner, has an unknown trait, or two that exclude each other.
-    """
-    runner, *traits = mode.split("-")
-    unknown = [trait for trait in traits if trait not in TRAITS]
-    if runner not in RUNNERS or unknown:
-        raise InputError(
-            f"mode {mode!r}",
-            "a mode is v1 or v2 and what is special, joined by dashes, or any",
-            f"what can be special is {', '.join(TRAITS)}",
-        )
-    excluded = _conflict(frozenset(traits))
-    if excluded:
-        raise InputError(f"mode {mode!r}", f"{excluded[0]} and {excluded[1]} exclude each other")
-    return runner, frozenset(traits)
-
-
-def _conflict(traits: frozenset[str]) -> Sequence[str]:
-    return next((pair for pair in _CONFLICTS if traits.issuperset(pair)), ())
-
-
-def _drawn_mode(rng: random.Random) -> tuple[str, frozenset[str]]:
-    while True:
-        traits = frozenset(trait for trait in TRAITS if rng.random() < 0.25)
-        if not _conflict(traits):
-            return rng.choice(RUNNERS), traits
 
 
 class Worker:
@@ -163,6 +89,7 @@ class Worker:
     def __init__(self, rng: random.Random, traits: frozenset[str], draw: _Draw) -> None:
         self._rng = rng
         self._few = "hash" in traits
+        self._stops = "stops" in traits
         self._turns_left = rng.randint(0, 3) if self._few else 0
         self._num_turns = 0
         self._next_token = 2 * PLACEHOLDER
@@ -170,6 +97,8 @@ class Worker:
 
     def sample(self) -> int:
         """A token."""
+        if self._stops and self._rng.random() < 0.12:
+            return STOP
         if self._few:
             return self._rng.choice(FEW_TOKENS)
         self._next_token += 1
@@ -209,13 +138,18 @@ class _Draw:
         for number in range(self._between(self._sizes.requests)):
             requests.append(self._request(number, shared, requests))
         requests.sort(key=lambda request: request.arrival_step)
+        updates: list[RecordedUpdate] = []
+        if "sessions" in traits:
+            requests, updates = draw_sessions(rng, requests, self._most_tokens, self._input)
         workload = RecordedWorkload(
             config=self._config,
             requests=requests,
-            aborts=self._aborts(requests, 0.12),
-            late_aborts=self._aborts(requests, 0.4) if "late" in traits else [],
+            aborts=draw_aborts(rng, requests, 0.12),
+            late_aborts=draw_aborts(rng, requests, 0.4) if "late" in traits else [],
             ec_store=self._stored() if traits & {"ecc", "ecp", "ecb"} else None,
-            resets=self._resets() if "reset" in traits else [],
+            resets=self._resets(),
+            updates=updates,
+            pauses=draw_pauses(rng) if "pause" in traits else [],
             steps=[],
             unfinished=[],
         )
@@ -359,7 +293,17 @@ class _Draw:
             cache_salt=rng.choice([None, None, "salt-a", "salt-b"]) if "keys" in traits else None,
             adapter=rng.choice([None, None, "adapter-a", "adapter-b"]) if "keys" in traits else None,
             num_remote_tokens=rng.randint(0, len(tokens)) if "remote" in traits and rng.random() < 0.6 else 0,
+            stop_token_ids=[STOP] if "stops" in traits and rng.random() < 0.8 else [],
         )
+
+    def _input(self, limit: int) -> tuple[list[int], list[RecordedItem]]:
+        """An input of a session: in part an item alone, in part text with items."""
+        tokens: list[int] = []
+        items: list[RecordedItem] = []
+        item = self._rng.choice(self._items)
+        if item.length <= limit and self._rng.random() < 0.3 and self._append(tokens, items, item):
+            return tokens, items
+        return self._prompt(limit)
 
     def _beginning(
         self,
@@ -377,17 +321,13 @@ class _Draw:
             return other.prompt_token_ids, other.mm_features
         return (), ()
 
-    def _aborts(self, requests: Sequence[RecordedRequest], share: float) -> list[tuple[int, str]]:
-        rng = self._rng
-        return [
-            (request.arrival_step + rng.randint(0, 25), request.request_id)
-            for request in requests
-            if rng.random() < share
-        ]
-
     def _stored(self) -> list[str]:
         return sorted({item.identifier for item in self._items if self._rng.random() < 0.5})
 
     def _resets(self) -> list[tuple[int, str]]:
-        rng = self._rng
-        return sorted((rng.randint(0, 40), rng.choice(["prefix", "encoder"])) for _ in range(rng.randint(1, 8)))
+        resets = draw_resets(self._rng, ["prefix", "encoder"]) if "reset" in self._traits else []
+        if "resetrunning" in self._traits:
+            resets = sorted(
+                [*resets, *draw_resets(self._rng, ["running", "running", "running", "prefix", "connector"])]
+            )
+        return resets

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from epdsim.sut.live import LiveSystem, compare_live, live_system, record_live
+from epdsim.sut.schedule_modes import MODES
 from epdsim.sut.schedule_play import Play
 from epdsim.sut.schedule_records import read_schedules, write_schedules
-from epdsim.sut.schedule_workloads import MODES
 
 OWN = Path(__file__).parents[1] / "known_answers" / "schedules-vllm-0.32.0.jsonl.gz"
 

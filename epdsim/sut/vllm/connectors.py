@@ -78,6 +78,11 @@ def _kv_class(release_base: Any, release_metadata: Any) -> Any:
             del blocks, num_external_tokens
             self.taken.add(request.request_id)
 
+        def reset_cache(self) -> bool:
+            """What was computed for requests that wait is gone."""
+            self.taken |= set(self.requests)
+            return True
+
         def build_connector_meta(self, scheduler_output: Any) -> Any:
             """Nothing that a worker must know."""
             del scheduler_output

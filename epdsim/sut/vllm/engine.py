@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from epdsim.sut.schedule_play import Play, Tokens
-from epdsim.sut.schedule_records import RecordedItem, RecordedRequest, RecordedWorkload
+from epdsim.sut.schedule_records import RecordedItem, RecordedRequest, RecordedUpdate, RecordedWorkload
 from epdsim.sut.vllm.connectors import ec_connector, kv_connector
 from epdsim.sut.vllm.release import load
 from epdsim.sut.vllm.settings import engine_settings, kv_cache_config, media_registry, structured_output
@@ -56,7 +57,7 @@ class VllmEngine:
             release.Request(
                 request_id=request.request_id,
                 prompt_token_ids=list(request.prompt_token_ids),
-                sampling_params=release.SamplingParams(max_tokens=request.max_tokens, ignore_eos=True),
+                sampling_params=_sampling(release, request),
                 pooling_params=None,
                 arrival_time=request.arrival_time,
                 mm_features=[_feature(release, item) for item in request.mm_features],
@@ -64,6 +65,24 @@ class VllmEngine:
                 block_hasher=self._hasher,
                 cache_salt=request.cache_salt,
                 lora_request=adapter and release.LoRARequest(adapter, 1 + sum(adapter.encode()), f"/{adapter}"),
+                resumable=request.resumable,
+            )
+        )
+
+    def add_update(self, update: RecordedUpdate) -> None:
+        """A session gets its next input, or the word that there is none; a front end sends neither to one that has ended."""
+        release = self._release
+        if update.request_id not in self.scheduler.requests:
+            return
+        self.scheduler.add_request(
+            release.Request(
+                request_id=update.request_id,
+                prompt_token_ids=list(update.prompt_token_ids) or [0],
+                sampling_params=_sampling(release, update),
+                pooling_params=None,
+                arrival_time=update.arrival_time,
+                mm_features=[_feature(release, item) for item in update.mm_features],
+                resumable=bool(update.prompt_token_ids),
             )
         )
 
@@ -73,7 +92,20 @@ class VllmEngine:
 
     def reset(self, which: str) -> None:
         """Reset a cache."""
-        self.scheduler.reset_prefix_cache() if which == "prefix" else self.scheduler.reset_encoder_cache()
+        if which == "encoder":
+            self.scheduler.reset_encoder_cache()
+            return
+        # A release raises when sessions hold blocks, after it has preempted all that runs.
+        with suppress(RuntimeError):
+            self.scheduler.reset_prefix_cache(
+                reset_running_requests=which == "running", reset_connector=which == "connector"
+            )
+
+    def pause(self, what: str) -> None:
+        """Hold something back."""
+        state = self._release.PauseState
+        names = {"new": state.PAUSED_NEW, "all": state.PAUSED_ALL, "nothing": state.UNPAUSED}
+        self.scheduler.set_pause_state(names[what])
 
     def schedule(self) -> Any:
         """Plan the next step; vLLM's own plan."""
@@ -157,6 +189,12 @@ def installed_version() -> str:
         InputError: vLLM is not installed.
     """
     return load().version
+
+
+def _sampling(release: Any, asked: RecordedRequest | RecordedUpdate) -> Any:
+    return release.SamplingParams(
+        max_tokens=asked.max_tokens or 1, ignore_eos=True, stop_token_ids=list(asked.stop_token_ids)
+    )
 
 
 def _known_tokens(request: Any) -> int:

@@ -34,6 +34,7 @@ _NAMES = {
     "vllm.utils.hashing": ("sha256",),
     "vllm.v1.core.kv_cache_utils": ("get_request_block_hasher", "init_none_hash"),
     "vllm.v1.core.sched.async_scheduler": ("AsyncScheduler",),
+    "vllm.v1.core.sched.interface": ("PauseState",),
     "vllm.v1.core.sched.scheduler": ("Scheduler",),
     "vllm.v1.kv_cache_interface": ("FullAttentionSpec", "KVCacheConfig", "KVCacheGroupSpec"),
     "vllm.v1.outputs": ("ModelRunnerOutput",),

@@ -14,6 +14,8 @@ from epdsim.sut.schedule_recording import replay_schedules
 
 OWN = Path(__file__).parents[2] / "known_answers" / "schedules-vllm-0.32.0.jsonl.gz"
 
+SESSIONS = OWN.with_name("schedules-sessions-vllm-0.32.0.jsonl.gz")
+
 
 @pytest.fixture(scope="module")
 def lines() -> list[bytes]:
@@ -27,6 +29,13 @@ def test_own_recordings_are_equal() -> None:
     assert report.counts == (ReplayCount("workloads", 129, 129), ReplayCount("steps", 8409, 8409))
     assert report.release == "vllm 0.32.0"
     assert report.is_equal
+
+
+def test_own_recordings_of_sessions_are_equal() -> None:
+    """Two workloads of every mode of `SESSION_MODES`, as `epdsim record --live vllm --seeds 500:502` wrote them."""
+    report = replay_schedules(SESSIONS)
+    assert report.first_difference == ()
+    assert report.counts == (ReplayCount("workloads", 52, 52), ReplayCount("steps", 9483, 9483))
 
 
 def test_shared_recordings_are_equal(shared_path) -> None:

@@ -92,6 +92,26 @@ def test_what_a_victim_got_in_the_step_comes_back(image) -> None:
     assert (draft.num_scheduled, draft.encoder_inputs, draft.samples, state.num_in_flight) == ({}, {}, [], 0)
 
 
+@pytest.mark.parametrize(("release", "num_left"), [("ideal", 4), ("vllm-0.32", 0)])
+def test_encoder_budget_that_comes_back_is_left_for_others(image, release: str, num_left: int) -> None:
+    """Of 8 embeddings the victim took 4; the needy one chose 4 before it found that it lacks blocks."""
+    dialect = named(release)
+    engine = EngineState(SchedulerConfig(max_num_encoder_input_tokens=8), dialect, None)
+    draft = StepDraft(engine)
+    states = []
+    for name in ("victim", "needy"):
+        request = Request(name, TokenPrompt([1] * 9), 2, (image(name, 2, 4),))
+        states.append(RequestState(request, RequestKeys(engine.table, request, 16, dialect), (4,), 64))
+    victim, needy = states
+    draft.spend(victim, 9)
+    take_encoder_inputs(engine, draft, victim, choose_encoder_inputs(engine, draft, victim, 0, 9))
+    choice = choose_encoder_inputs(engine, draft, needy, 0, 9)
+    draft.take_back(victim)
+    draft.spend(needy, 9)
+    take_encoder_inputs(engine, draft, needy, choice)
+    assert draft.encoder_embeds == num_left
+
+
 class TestWithdrawnRuns:
     """An encoder run leaves the step with the request that was to make it.
 

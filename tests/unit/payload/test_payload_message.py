@@ -48,7 +48,7 @@ def everything_set():
         MediaFeature("image", "adapter:h0", PlaceholderRange(3, 4, b"\x01\x00\x01\x01"), item, "h0"),
         MediaFeature("video", "h1", PlaceholderRange(9, 2), None, "h1"),
     )
-    new = NewRequestData("new", 5, (4, 9), features, 40, 3)
+    new = NewRequestData("new", 5, (4, 9), features, 40, 3, 2)
     late = {1: replace(features[1], data=item.subset(["number"]))}
     cached = (CachedRequestData("a", 8, (7,), True, late), CachedRequestData("b", 9, None))
     return StepPlan(

@@ -16,10 +16,19 @@ from epdsim.core.strip import ADMITTED, send_everything
 from epdsim.sut.live import ExplainedDifference, LiveSystem, compare_live, live_system, record_live
 from epdsim.sut.replay import ReplayCount
 from epdsim.sut.schedule_model import model_play
+from epdsim.sut.schedule_modes import (
+    MODES,
+    NEW_MODES,
+    RECORDED_MODES,
+    SESSION_MODES,
+    TRAITS,
+    default_modes,
+    parse_mode,
+)
 from epdsim.sut.schedule_recorder import record
 from epdsim.sut.schedule_recording import replay_schedules
 from epdsim.sut.schedule_records import RecordedWorkload, read_schedules, write_schedules
-from epdsim.sut.schedule_workloads import MODES, NEW_MODES, RECORDED_MODES, TRAITS, parse_mode, schedule_workload
+from epdsim.sut.schedule_workloads import schedule_workload
 from epdsim.sut.vllm import is_installed
 
 SAME = LiveSystem("stand-in", "0.32.0", model_play)
@@ -136,8 +145,15 @@ def test_seeds_that_are_none_are_told(text: str) -> None:
 
 def test_seeds_and_modes_as_typed() -> None:
     assert seed_range("0:25") == range(25)
-    assert mode_names(None) == MODES
+    assert mode_names(None) is None
     assert mode_names("v1, v2-async-prio,v1,any") == ("v1", "v2-async-prio", "any")
+
+
+def test_older_releases_are_compared_without_sessions() -> None:
+    assert default_modes("0.32.0") == MODES
+    assert set(MODES) - set(default_modes("0.31.0")) == set(SESSION_MODES)
+    older = LiveSystem("stand-in", "0.31.0", model_play)
+    assert [row.mode for row in compare_live(older, None, range(1)).rows] == list(default_modes("0.31.0"))
 
 
 def test_unknown_and_absent_systems_are_told() -> None:

@@ -1,0 +1,119 @@
+"""Modes of random workloads for schedulers: a model runner and what is special, joined by dashes, as in `"v2-async-prio"`.
+
+Any combination makes a workload; `MODES` lists those that are run by default.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+
+from epdsim.core.errors import InputError
+
+RUNNERS = ("v1", "v2")
+
+TRAITS: Mapping[str, str] = {
+    "async": "async scheduling",
+    "prio": "priority policy",
+    "noprefix": "prefix caching off",
+    "long": "a long-prefill threshold",
+    "hash": "three token ids, the placeholder among them, in prompts and outputs, and further turns on what has ended",
+    "late": "aborts between schedule and update",
+    "mixed": "images, videos and sounds, the last without keep-on-CPU field",
+    "ecc": "EC consumer with embeddings in the store",
+    "ecp": "EC producer",
+    "ecb": "EC producer and consumer",
+    "chunkoff": "chunked media input off",
+    "tight": "still fewer blocks, and later arrivals more urgent",
+    "masks": "long items of few embeddings that several chunks share",
+    "keys": "cache salts and adapters",
+    "reset": "resets of prefix and encoder cache at any time",
+    "whole": "chunked prefill off",
+    "large": "pools of hundreds of blocks, dozens of requests",
+    "remote": "tokens whose KV cache another engine hands over",
+    "mismatch": "identifiers that are used again for another number of embeddings",
+    "ties": "equal priorities and arrival times",
+    "sessions": "streaming sessions, whose input grows",
+    "stops": "outputs that end at a stop token",
+    "resetrunning": "resets of the prefix cache that preempt all that runs",
+    "pause": "pauses of admission and of everything",
+}
+"""What a mode can add, and what that means."""
+
+RECORDED_MODES = (
+    *("v1", "v1-async", "v2", "v2-async", "v1-prio", "v2-prio", "v2-noprefix", "v2-long", "v1-hash", "v2-async-hash"),
+    *("v2-late", "v2-async-late", "v1-mixed", "v2-async-mixed", "v1-ecc", "v2-ecc", "v1-chunkoff"),
+    *("v1-prio-tight", "v1-async-prio-tight", "v2-prio-tight"),
+)
+"""The twenty modes of the first recordings."""
+
+SESSION_MODES = (
+    *("v1-sessions", "v2-sessions", "v1-async-sessions-stops", "v2-async-sessions-stops", "v2-prio-sessions"),
+    *("v1-async-tight-sessions", "v2-async-hash-sessions", "v1-mixed-masks-sessions", "v2-chunkoff-sessions-keys"),
+    *("v1-async-late-ecc-sessions", "v2-ecb-sessions", "v2-prio-long-mismatch-sessions", "v1-large-sessions-stops"),
+    *("v1-reset-sessions", "v2-async-prio-sessions-stops-resetrunning", "v1-async-resetrunning", "v2-resetrunning"),
+    *("v2-async-late-stops-resetrunning", "v1-remote-sessions-resetrunning", "v1-async-stops", "v2-pause"),
+    *("v1-async-prio-sessions-pause", "v2-whole-sessions", "v1-noprefix-sessions", "any-sessions", "any-resetrunning"),
+)
+"""Streaming sessions, resets with all that runs, stop tokens and pauses."""
+
+NEW_MODES = (
+    *("v1-masks", "v2-async-mixed-masks", "v1-chunkoff-masks", "v1-keys", "v2-async-hash-keys", "v1-ecp", "v2-ecb"),
+    *("v2-async-ecc", "v1-async-ecb-late", "v1-reset", "v2-async-reset", "v2-whole", "v1-async-whole", "v1-large"),
+    *("v2-async-large-mixed", "v2-prio-large-keys", "v1-remote", "v2-prio-remote", "v1-mismatch", "v2-async-mismatch"),
+    *("v1-prio-ties", "v2-async-prio-long-late", "any", *SESSION_MODES),
+)
+"""What the first recordings do not cover."""
+
+MODES = (*RECORDED_MODES, *NEW_MODES)
+"""All that are listed."""
+
+SESSIONS_SINCE = 32
+"""Minor version of the first release that is compared in `SESSION_MODES`: 0.28 and 0.30 die there of an assertion of their own."""
+
+ANY = "any"
+"""The runner that stands for one drawn anew for each seed, with several traits besides those that are named."""
+
+_NAMED_ONLY = frozenset({"sessions", "stops", "resetrunning", "pause"})
+"""Traits that `any` does not draw, so that its workloads stay what they were; they are added by name, as in `any-sessions`."""
+
+_CONFLICTS = (("ecc", "ecp"), ("ecc", "ecb"), ("ecp", "ecb"), ("remote", "async"))
+"""An engine has one EC role; and with steps under way a KV consumer frees blocks late, which is not modelled."""
+
+
+def parse_mode(mode: str) -> tuple[str, frozenset[str]]:
+    """Runner and traits of a mode.
+
+    Raises:
+        InputError: It does not begin with a runner, has an unknown trait, or two that exclude each other.
+    """
+    runner, *traits = mode.split("-")
+    unknown = [trait for trait in traits if trait not in TRAITS]
+    if runner not in {*RUNNERS, ANY} or unknown:
+        raise InputError(
+            f"mode {mode!r}",
+            "a mode is v1, v2 or any and what is special, joined by dashes",
+            f"what can be special is {', '.join(TRAITS)}",
+        )
+    excluded = _conflict(frozenset(traits))
+    if excluded:
+        raise InputError(f"mode {mode!r}", f"{excluded[0]} and {excluded[1]} exclude each other")
+    return runner, frozenset(traits)
+
+
+def default_modes(release: str) -> tuple[str, ...]:
+    """What is run against a release, for example `"0.32.0"`, when no mode is named."""
+    minor = int(release.split(".")[1])
+    return MODES if minor >= SESSIONS_SINCE else tuple(mode for mode in MODES if mode not in SESSION_MODES)
+
+
+def _conflict(traits: frozenset[str]) -> Sequence[str]:
+    return next((pair for pair in _CONFLICTS if traits.issuperset(pair)), ())
+
+
+def drawn_mode(rng: random.Random, named: frozenset[str]) -> tuple[str, frozenset[str]]:
+    """A runner and traits, among them those that are named and do not exclude each other."""
+    while True:
+        traits = named.union([trait for trait in TRAITS if trait not in _NAMED_ONLY and rng.random() < 0.25])
+        if not _conflict(traits):
+            return rng.choice(RUNNERS), traits
