@@ -10,6 +10,7 @@ import typer
 
 from epdsim import __version__
 from epdsim.cli.calibrate import calibrate
+from epdsim.cli.compare import compare
 from epdsim.cli.plan import plan
 from epdsim.cli.record import record
 from epdsim.cli.replay import replay
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command()(plan)
+app.command()(compare)
 app.command()(validate)
 app.command()(replay)
 app.command()(record)

@@ -1,0 +1,105 @@
+"""What `epdsim compare` does: run both sides on the same seeds, print the differences, name the regressions."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from epdsim.core.errors import InputError
+from epdsim.report.metrics import RunMetrics
+from epdsim.report.table import console, print_table
+from epdsim.scenario.comparison import (
+    CONFIDENCE,
+    DEFAULT_FIGURES,
+    Difference,
+    check_installed,
+    common_points,
+    differences,
+)
+from epdsim.scenario.loader import load_scenario
+from epdsim.scenario.points import Point, check_metric, described
+from epdsim.scenario.sweep import Job, workers
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A scenario file and what the command line changes in it."""
+
+    path: Path
+    overrides: tuple[str, ...]
+
+    def jobs(self, points: Sequence[Point], seeds: range) -> list[Job]:
+        """Every seed of every point."""
+        return [Job(self.path, self.overrides, point, seed) for point in points for seed in seeds]
+
+
+def run_compare(
+    base: Side,
+    head: Side,
+    *,
+    seeds: range,
+    figures: Sequence[str],
+    tolerated_percent: float,
+    processes: int | None,
+    as_json: bool,
+) -> bool:
+    """Compare two sides; whether no figure is a regression.
+
+    Raises:
+        InputError: A file or a figure cannot be used, or both sides are the same.
+    """
+    if base == head:
+        raise InputError(
+            f"{base.path}", "base and head are the same", "name another file, or settings with --base or --head"
+        )
+    if len(seeds) > 1:
+        check_installed()
+    chosen = tuple(figures) or DEFAULT_FIGURES
+    for name in chosen:
+        check_metric(name)
+    points = common_points(load_scenario(base.path, base.overrides), load_scenario(head.path, head.overrides))
+    with workers(processes) as run_jobs:
+        done = run_jobs([*base.jobs(points, seeds), *head.jobs(points, seeds)])
+    metrics = [result.metrics for result in done if result.metrics is not None]
+    middle, count = len(metrics) // 2, len(seeds)
+    found = differences(points, chosen, _by_point(metrics[:middle], count), _by_point(metrics[middle:], count))
+    worse = [one for one in found if one.is_regression(tolerated_percent)]
+    if as_json:
+        rows = [dataclasses.asdict(one) | {"is_regression": one in worse} for one in found]
+        body = {"seeds": len(seeds), "tolerated_percent": tolerated_percent, "differences": rows}
+        sys.stdout.write(json.dumps(body, indent=2, sort_keys=True) + "\n")
+    else:
+        _print(found, worse, seeds, tolerated_percent)
+    return not worse
+
+
+def _by_point(metrics: Sequence[RunMetrics], num_seeds: int) -> list[Sequence[RunMetrics]]:
+    return [metrics[start : start + num_seeds] for start in range(0, len(metrics), num_seeds)]
+
+
+def _print(found: Sequence[Difference], worse: Sequence[Difference], seeds: range, tolerated_percent: float) -> None:
+    rows = [
+        [
+            described(one.point),
+            one.figure,
+            f"{one.base:,.4g}",
+            f"{one.head:,.4g}",
+            f"{one.change_percent:+.1f} %",
+            f"{one.low_percent:+.1f} to {one.high_percent:+.1f} %" if len(seeds) > 1 else "one seed",
+            "REGRESSION" if one in worse else "",
+        ]
+        for one in found
+    ]
+    interval = f"{100 * CONFIDENCE:.0f} % interval"
+    print_table(
+        f"head against base over {len(seeds)} seeds", ["at", "figure", "base", "head", "change", interval, ""], rows
+    )
+    out = console()
+    for one in worse:
+        out.print(f"FAILS  {one}, worse by more than {tolerated_percent:g} %")
+    if not worse:
+        out.print(f"holds  no figure is worse by more than {tolerated_percent:g} % for certain")

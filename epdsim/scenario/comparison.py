@@ -1,0 +1,146 @@
+"""Two policies, or two versions of a scenario, compared over the same seeds.
+
+Both sides see the same requests at the same times (common random numbers), so what is judged is the mean of the differences per
+seed, with a confidence interval by Student's t over the seeds. A difference is a regression when even the interval's kinder end
+is worse than what was stated as tolerable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from math import sqrt
+from statistics import mean, stdev
+
+from epdsim.core.errors import InputError
+from epdsim.report.metrics import RunMetrics
+from epdsim.scenario.loader import Scenario
+from epdsim.scenario.points import Point, described, metric
+
+DEFAULT_FIGURES = (
+    "ttft_ms.p50",
+    "ttft_ms.p99",
+    "tpot_ms.p50",
+    "tpot_ms.p99",
+    "e2e_ms.mean",
+    "request_throughput_per_s",
+)
+CONFIDENCE = 0.95
+
+_MORE_IS_BETTER = ("throughput", "hit", "completed")
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One figure at one point, head against base.
+
+    Attributes:
+        point: Axis values.
+        figure: Its dotted name.
+        base: Mean over the seeds.
+        head: Mean over the seeds.
+        low_percent: Lower end of the confidence interval of the change, in percent of `base`.
+        high_percent: Upper end.
+    """
+
+    point: Point
+    figure: str
+    base: float
+    head: float
+    low_percent: float
+    high_percent: float
+
+    @property
+    def change_percent(self) -> float:
+        """Of the means."""
+        return _percent(self.head - self.base, self.base)
+
+    @property
+    def worse_by_percent(self) -> float:
+        """How much worse the head is at least, within the confidence; 0 or less when it may be no worse."""
+        return -self.high_percent if more_is_better(self.figure) else self.low_percent
+
+    def is_regression(self, tolerated_percent: float) -> bool:
+        """Whether it is worse by more than is tolerated, for certain as far as the seeds say."""
+        return self.worse_by_percent > tolerated_percent
+
+    def __str__(self) -> str:
+        place = f" at {described(self.point)}" if self.point else ""
+        return f"{self.figure}{place}: {self.base:,.4g} to {self.head:,.4g} ({self.change_percent:+.1f} %)"
+
+
+def more_is_better(figure: str) -> bool:
+    """Whether a larger value of a figure is the better one."""
+    return any(word in figure for word in _MORE_IS_BETTER)
+
+
+def common_points(base: Scenario, head: Scenario) -> tuple[Point, ...]:
+    """The points that both sides run.
+
+    Raises:
+        InputError: There is none.
+    """
+    shared = tuple(point for point in base.points if point in head.points)
+    if not shared:
+        raise InputError(str(head.file.path), f"it runs no point that {base.file.path} runs", "give both the same axes")
+    return shared
+
+
+def differences(
+    points: Sequence[Point],
+    figures: Sequence[str],
+    base: Sequence[Sequence[RunMetrics]],
+    head: Sequence[Sequence[RunMetrics]],
+) -> list[Difference]:
+    """Every figure at every point.
+
+    Args:
+        points: Of both sides.
+        figures: Dotted names.
+        base: By point, the metrics of each seed.
+        head: The same of the other side, with the same seeds.
+
+    Raises:
+        InputError: A figure was not taken because nothing completed.
+    """
+    return [
+        _difference(point, figure, [metric(one, figure) for one in before], [metric(one, figure) for one in after])
+        for point, before, after in zip(points, base, head, strict=True)
+        for figure in figures
+    ]
+
+
+def _difference(point: Point, figure: str, base: Sequence[float], head: Sequence[float]) -> Difference:
+    changes = [after - before for before, after in zip(base, head, strict=True)]
+    middle, half = mean(changes), 0.0
+    if len(changes) > 1:
+        half = _student_t(len(changes) - 1) * stdev(changes) / sqrt(len(changes))
+    level = mean(base)
+    ends = sorted((_percent(middle - half, level), _percent(middle + half, level)))
+    return Difference(point, figure, level, mean(head), ends[0], ends[1])
+
+
+def _percent(change: float, base: float) -> float:
+    if base:
+        return 100.0 * change / abs(base)
+    return 0.0 if not change else float("inf") if change > 0 else float("-inf")
+
+
+def check_installed() -> None:
+    """See that intervals can be made, before the work that they judge.
+
+    Raises:
+        InputError: scipy is not installed.
+    """
+    if find_spec("scipy") is None:
+        raise InputError(
+            "epdsim compare", "it takes Student's t from scipy, which is not installed", "pip install 'epdsim[report]'"
+        )
+
+
+def _student_t(freedom: int) -> float:
+    """The two-sided quantile of Student's t."""
+    from scipy.special import stdtrit  # noqa: PLC0415 - an extra
+
+    return float(stdtrit(freedom, 0.5 + CONFIDENCE / 2))

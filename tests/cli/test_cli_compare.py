@@ -1,0 +1,55 @@
+"""`epdsim compare` as a user has it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+FAST = ("--processes", "1", "--seeds", "0:3")
+
+
+def test_a_slower_model_is_a_regression_and_the_way_back_is_not(epdsim):
+    slower = "costs.lm.fixed_ms=6"
+    done = epdsim("compare", "small.yaml", "--head", slower, *FAST)
+    assert (done.code, done.err) == (1, "")
+    assert "FAILS  tpot_ms.p50 at topology apart, ranks 2: " in done.out
+    assert "REGRESSION" in done.out
+    assert epdsim("compare", "small.yaml", "--base", slower, *FAST).code == 0
+    assert epdsim("compare", "small.yaml", "--head", slower, "--worse-by", "90", *FAST).code == 0
+
+
+def test_files_are_compared_where_they_have_the_same_points(epdsim):
+    Path("other.yaml").write_text(Path("small.yaml").read_text().replace("ranks: [4]", "ranks: [8]"))
+    done = epdsim("compare", "small.yaml", "other.yaml", "--figure", "ttft_ms.p99", "--json", *FAST)
+    assert done.code == 0
+    rows = json.loads(done.out)["differences"]
+    assert [row["point"]["topology"] for row in rows] == ["apart", "together"]
+    assert all(row["base"] == row["head"] and not row["is_regression"] for row in rows)
+
+
+def test_processes_change_nothing(epdsim):
+    words = ("compare", "small.yaml", "--head", "fleet.router=least_loaded", "--seeds", "0:2", "--json")
+    assert epdsim(*words, "--processes", "1").out == epdsim(*words, "--processes", "2").out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["small.yaml"], "base and head are the same"),
+        (["small.yaml", "missing.yaml"], "missing.yaml"),
+        (["small.yaml", "--head", "fleet.cooks=3"], "cooks"),
+        (["small.yaml", "--head", "seed=1", "--figure", "speed"], "there is no such figure"),
+        (
+            ["small.yaml", "--head", "runs=[{topology: [apart], ranks: [9]}]", "--head", "claims=[]"],
+            "it runs no point that",
+        ),
+        (["small.yaml", "--head", "seed=1", "--seeds", "5:2"], "it is A:B with 0 <= A < B"),
+    ],
+)
+def test_wrong_input_is_one_sentence(epdsim, words, told):
+    done = epdsim("compare", *words, "--processes", "1")
+    assert (done.code, done.out) == (2, "")
+    assert told in done.err
+    assert done.err.count("\n") == 1
