@@ -27,7 +27,7 @@ _Count = Annotated[int, Field(ge=1)]
 
 
 class _Spec(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class RooflineLmSpec(_Spec):

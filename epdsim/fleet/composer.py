@@ -10,7 +10,6 @@ from epdsim.core.legs import KV_WISH, Leg, PrefillMode, decode_leg, json_chars, 
 from epdsim.core.prompt import RunPrompt, TokenRun
 from epdsim.fleet.render import RenderedRequest
 from epdsim.media import RenderedMedia
-from epdsim.wire.codec import blob_size
 
 PREFILL_PAYLOADS: tuple[PrefillMode, ...] = ("full", "metadata", "deferred")
 """What may stand for media on the way to prefill; see `prefill_leg`."""
@@ -18,6 +17,8 @@ PREFILL_PAYLOADS: tuple[PrefillMode, ...] = ("full", "metadata", "deferred")
 
 def body_bytes(leg: Leg) -> int:
     """Length of a leg's JSON body."""
+    from epdsim.wire.codec import blob_size  # noqa: PLC0415 - brings the whole room, which a run without media never needs
+
     return leg_bytes(leg, blob_size).total
 
 
@@ -56,7 +57,12 @@ def text_prefill_bytes(request_id: str, num_tokens: int, *, hands_over: bool) ->
 def _text_prefill_bytes(num_tokens: int, *, hands_over: bool) -> int:
     """With an id of no characters."""
     prompt = RunPrompt([TokenRun("", 0, num_tokens)])
-    return body_bytes(prefill_leg("", prompt, None, kv_transfer_params=KV_WISH if hands_over else None))
+    return _text_bytes(prefill_leg("", prompt, None, kv_transfer_params=KV_WISH if hands_over else None))
+
+
+def _text_bytes(leg: Leg) -> int:
+    """Length of a leg's body that has no blobs."""
+    return leg_bytes(leg, lambda _: 0).total
 
 
 def text_decode_bytes(request_id: str, num_tokens: int, num_blocks: int) -> int:
@@ -69,7 +75,7 @@ def _text_decode_bytes(num_tokens: int, num_blocks: int) -> int:
     """With an id of no characters."""
     params = kv_descriptor("", num_tokens, num_blocks)
     prompt = RunPrompt([TokenRun("", 0, num_tokens)])
-    return body_bytes(decode_leg("", prompt, None, kv_transfer_params=params, stream=True))
+    return _text_bytes(decode_leg("", prompt, None, kv_transfer_params=params, stream=True))
 
 
 def decode_call(rendered: RenderedRequest, num_blocks: int) -> Leg:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import jinja2
-
 from epdsim import __version__
 from epdsim.core.files import whole_file
 from epdsim.report.table import TextTable
@@ -67,6 +65,8 @@ def write_html(path: Path, report: Report) -> None:
     Raises:
         InputError: It cannot be written.
     """
+    import jinja2  # noqa: PLC0415 - a run without a page needs no templates
+
     loader = jinja2.PackageLoader("epdsim.report")
     page = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined).get_template(
         "report.html.j2"

@@ -17,7 +17,7 @@ from epdsim.workload import WorkloadSpec
 class Strict(BaseModel):
     """Unknown keys, NaN and infinities are errors."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True, defer_build=True)
 
 
 class RecordSpec(Strict):

@@ -29,7 +29,7 @@ Held = Annotated[int, Field(ge=1, le=MAX_HELD)]
 class SpecModel(BaseModel):
     """Base of all descriptions: unknown keys are refused, NaN and infinity too, and values do not change once read."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True, defer_build=True)
 
     def summary(self) -> str:
         """What differs from the defaults, in one line: `lognormal (mean 1000, stdev 500)`."""
