@@ -62,7 +62,7 @@ def run_simulated(
             if timeline:
                 timeline.start(described(point) or name)
             observer = observers[described(point)] = RunObserver() if files.html else None
-            return [sink for sink in (progress, writer, timeline, observer) if sink]
+            return [sink for sink in (progress.is_shown and progress, writer, timeline, observer) if sink]
 
         result = run_scenario(
             scenario, seed=seed, sinks_for=sinks_for, on_run=progress.start, wants_detail=writer is not None
@@ -117,6 +117,11 @@ class Progress:
         self._status = self._console.status("")
         self._num_runs, self._index, self._ended, self._told = num_runs, 0, 0, ""
         self._name = f"{name}: " if name else ""
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether anybody sees it."""
+        return self._console.is_terminal
 
     def start(self, point: Point) -> None:
         """A run begins."""
