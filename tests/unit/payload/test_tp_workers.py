@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -148,15 +149,25 @@ def test_when_the_sender_is_interrupted_or_killed_no_rank_and_no_segment_is_left
     ) as sender:
         rank = int(sender.stdout.readline())
         time.sleep(0.2)
-        if ending is signal.SIGINT:
-            os.killpg(sender.pid, ending)  # as a terminal does: to the sender and to its ranks
-        else:
-            sender.kill()
-        _, told = sender.communicate(timeout=240)
+        num_sent, told = 0, None
+        try:
+            # Python ignores an interrupt that meets it in a finaliser: whoever sits at the terminal presses the keys again.
+            while told is None and num_sent < 8:
+                num_sent += 1
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    if ending is signal.SIGINT:
+                        os.killpg(sender.pid, ending)  # as a terminal does: to the sender and to its ranks
+                    else:
+                        sender.kill()
+                    _, told = sender.communicate(timeout=30)
+        finally:
+            if told is None:
+                os.killpg(sender.pid, signal.SIGKILL)
+    assert told is not None, f"it lived through {num_sent} signals"
     assert wait_until(lambda: not is_running(rank))
     assert wait_until(lambda: not segments(sender.pid))
     assert "resource_tracker" not in told
     assert "leaked" not in told
-    assert told.count("Traceback") == (1 if ending is signal.SIGINT else 0), told
+    assert told.count("Traceback") == (num_sent if ending is signal.SIGINT else 0), told
     if ending is signal.SIGINT:
         assert told.rstrip().endswith("KeyboardInterrupt")
