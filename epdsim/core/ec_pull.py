@@ -28,7 +28,10 @@ def until_all_ready(*, all_ready: bool) -> bool:
 
 
 def until_seen(*, all_ready: bool) -> bool:
-    """It starts afresh whenever the item is seen: vLLM 0.32, where items that push each other out are waited for without an end."""
+    """It starts afresh whenever the item is seen, or an occurrence of it is past: vLLM 0.32.
+
+    Items that push each other out, and an item that stands twice in a prompt, can be waited for without an end.
+    """
     del all_ready
     return True
 
@@ -131,16 +134,15 @@ class PullConnector(EcConnector):
             self.reads.look(self.now_ms)
         if not self._offers(request):
             return True
-        seen: list[MediaFeature] = []
         is_waiting = False
         for feature in request.mm_features:
-            problem = self._problem(request, feature, num_computed, seen)
+            problem = self._problem(request, feature, num_computed)
             if problem is None:
                 is_waiting = True
             elif problem and not self._gives_up(request, feature, problem):
-                self._stop_clocks(request, seen, all_ready=False)
                 return False
-        self._stop_clocks(request, seen, all_ready=not is_waiting)
+        if not is_waiting:
+            self._stop_clocks(request, request.mm_features, all_ready=True)
         return not is_waiting
 
     def holds(self, request: Request, index: int) -> bool:
@@ -253,9 +255,9 @@ class PullConnector(EcConnector):
         entry = self.copies.get(feature.identifier)
         return entry is not None and entry.is_ready and self._serves(entry.num_embeds, feature.position.num_embeds)
 
-    def _stop_clocks(self, request: Request, seen: Sequence[MediaFeature], *, all_ready: bool) -> None:
-        if self._restarts(all_ready=all_ready):
-            for feature in seen:
+    def _stop_clocks(self, request: Request, features: Sequence[MediaFeature], *, all_ready: bool) -> None:
+        if self._since_ms and self._restarts(all_ready=all_ready):
+            for feature in features:
                 self._since_ms.pop((request.request_id, feature.identifier), None)
 
     def _offers(self, request: Request) -> Mapping[str, EcOffer]:
@@ -266,26 +268,21 @@ class PullConnector(EcConnector):
         name = request.request_id
         return {key: offer for key, offer in offers.items() if (name, key) not in self._given_up}
 
-    def _problem(
-        self, request: Request, feature: MediaFeature, num_computed: int, seen: list[MediaFeature]
-    ) -> str | None:
-        """Why an item cannot be had; empty when it is here or not to be read, None while it must be waited for.
-
-        Items that are here, or needed no more, are added to `seen`.
-        """
+    def _problem(self, request: Request, feature: MediaFeature, num_computed: int) -> str | None:
+        """Why an item cannot be had; empty when it is here or not to be read, None while it must be waited for."""
         identifier, key = feature.identifier, (request.request_id, feature.identifier)
         if feature.position.end <= num_computed or self._has_copy(feature):
-            seen.append(feature)
+            self._stop_clocks(request, (feature,), all_ready=False)
             return ""
         offer = self._offers(request).get(identifier)
-        if offer is None or offer.producer is None:
+        if offer is None or offer.peer is None:
             return ""
         if self.now_ms - self._since_ms.setdefault(key, self.now_ms) > self.times.wait_ms:
             return f"it was not there after {self.times.wait_ms / 1000:g} s"
         if identifier in self.reads.failed and not self.reads.is_pending(identifier):
             self.reads.failed.discard(identifier)
             return "its producer refused it, or reading it failed"
-        return None if self.reads.is_pending(identifier) else self._start(feature, offer.producer, offer.num_embeds)
+        return None if self.reads.is_pending(identifier) else self._start(feature, offer.peer, offer.num_embeds)
 
     def _start(self, feature: MediaFeature, producer: str, offered: int) -> str | None:
         """Begin to read an item; why that cannot be, or None."""

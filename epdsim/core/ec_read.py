@@ -280,11 +280,12 @@ class Reads:
     @staticmethod
     def _is_over(read: Read, now_ms: float) -> bool:
         """Whether the room of a stuck read is free."""
-        if read.state is ReadState.OVER or read.ended_ms is not None:
+        if read.state is ReadState.OVER:
             return True
         if now_ms > read.deadline_ms:
             read.state = ReadState.OVER
-        return False
+            return False
+        return read.ended_ms is not None
 
     def _drop(self, producer: str, peer: Peer, now_ms: float) -> None:
         """A producer is gone: what was asked may be asked again, what is being read may still be written."""

@@ -15,6 +15,7 @@ from typing import Any
 from epdsim.core import (
     ec_gate,
     ec_pull,
+    ec_push,
     ec_read,
     ec_serve,
     encoder_cache,
@@ -180,6 +181,14 @@ DEVIATIONS: tuple[Deviation, ...] = (
         ec_pull.until_seen,
         "the wait for an item starts afresh whenever it is seen, so that items that push each other out are waited "
         "for without an end (seen in 0.32.0, taken for all)",
+    ),
+    Deviation(
+        ec_push.LOCAL,
+        FIRST,
+        33,
+        ec_push.never_here,
+        "a consumer that is pushed to encodes nothing, with or without payload: without a push its requests wait and fail (read in "
+        "0.32.0, taken for all)",
     ),
     Deviation(
         ec_pull.NUMBER,

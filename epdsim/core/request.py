@@ -17,12 +17,12 @@ class EcOffer:
     """What `ec_transfer_params` say of one item: where its embedding is, or by which name it will come.
 
     Attributes:
-        producer: Who serves it (pull); None where the producer had nothing to serve.
+        peer: Who serves it (pull), None where the producer had nothing to serve; in a producer's request, whom to push it to.
         num_embeds: Embeddings that it has, as announced.
         transfer_id: Name of the transfer that brings it (push).
     """
 
-    producer: str | None = None
+    peer: str | None = None
     num_embeds: int = 0
     transfer_id: str | None = None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container
+from collections.abc import Collection
 from typing import Any
 
 from epdsim.core.ec_connector import SharedStore
@@ -10,13 +10,15 @@ from epdsim.core.items import BatchedKind, Field, MediaFeature, MediaItem, Place
 from epdsim.core.plan import StepPlan
 from epdsim.core.prompt import TokenPrompt
 from epdsim.core.releases import named
-from epdsim.core.request import Request, StreamingUpdate
+from epdsim.core.request import EcOffer, Request, StreamingUpdate
 from epdsim.core.rules import Dialect
 from epdsim.core.scheduler import PauseState, Scheduler
 from epdsim.core.scheduler_config import SchedulerConfig
 from epdsim.core.strip import payload_kind
+from epdsim.sut.schedule_ec import FarSide
+from epdsim.sut.schedule_ec_model import announce, hand_in, model_pull, report, send_out
 from epdsim.sut.schedule_play import Play, Tokens
-from epdsim.sut.schedule_records import RecordedItem, RecordedRequest, RecordedUpdate, RecordedWorkload
+from epdsim.sut.schedule_records import RecordedEc, RecordedItem, RecordedRequest, RecordedUpdate, RecordedWorkload
 
 _PAUSES = {"new": PauseState.PAUSED_NEW, "all": PauseState.PAUSED_ALL, "nothing": PauseState.UNPAUSED}
 
@@ -26,18 +28,21 @@ class ModelEngine:
 
     Args:
         workload: Its settings are used.
-        ec_store: Identifiers whose embeddings stand in the EC store; a live collection.
+        far: What is beyond its EC connector.
         dialect: Rules in force; by default those of the recorded release.
     """
 
-    def __init__(self, workload: RecordedWorkload, ec_store: Container[str], dialect: Dialect | None = None) -> None:
+    def __init__(self, workload: RecordedWorkload, far: FarSide, dialect: Dialect | None = None) -> None:
         config = scheduler_config(workload)
-        ec = None if config.ec_role == "none" else SharedStore(config.ec_role, ec_store)
-        self.scheduler = Scheduler(config, dialect or named(f"vllm-{workload.config.vllm}"), ec)
+        dialect = dialect or named(f"vllm-{workload.config.vllm}")
+        self._far = far
+        self._pull = model_pull(config.ec_role, far, dialect) if far.pulls else None
+        ec = None if config.ec_role == "none" else self._pull or SharedStore(config.ec_role, far.stored)
+        self.scheduler = Scheduler(config, dialect, ec)
 
     def add(self, request: RecordedRequest) -> None:
         """A request arrives."""
-        self.scheduler.add_request(_request(request), trusted=True)
+        self.scheduler.add_request(_request(request, self._far.ec), trusted=True)
 
     def add_update(self, update: RecordedUpdate) -> None:
         """A session gets its next input, or the word that there is none."""
@@ -49,6 +54,8 @@ class ModelEngine:
     def abort(self, request_id: str) -> None:
         """A client leaves."""
         self.scheduler.finish_requests([request_id])
+        if self._pull is not None:
+            announce(self._pull, self._far)
 
     def reset(self, which: str) -> None:
         """Reset a cache."""
@@ -65,7 +72,12 @@ class ModelEngine:
 
     def schedule(self) -> StepPlan:
         """Plan the next step."""
-        return self.scheduler.schedule()
+        if self._pull is None:
+            return self.scheduler.schedule()
+        hand_in(self._pull, self._far)
+        plan = self.scheduler.schedule()
+        send_out(self._pull, self._far)
+        return plan
 
     def samples(self, plan: StepPlan) -> Collection[str]:
         """Requests that reach the end of their known tokens."""
@@ -78,6 +90,9 @@ class ModelEngine:
     def update(self, plan: StepPlan, tokens: Tokens) -> None:
         """Hand in what a step yielded."""
         self.scheduler.update_from_output(plan, tokens)
+        if self._pull is not None:
+            announce(self._pull, self._far)
+            report(self._pull, self._far)
 
     def queues(self) -> dict[str, Any]:
         """Free blocks and both queues."""
@@ -92,7 +107,7 @@ def model_play(workload: RecordedWorkload, dialect: Dialect | None = None) -> Pl
         workload: What happens.
         dialect: Rules in force; by default those of the recorded release.
     """
-    return Play(workload, lambda given, ec_store: ModelEngine(given, ec_store, dialect))
+    return Play(workload, lambda given, far: ModelEngine(given, far, dialect))
 
 
 def scheduler_config(workload: RecordedWorkload) -> SchedulerConfig:
@@ -148,15 +163,19 @@ def recorded_form(plan: StepPlan) -> dict[str, Any]:
         "finished": list(plan.finished),
         "free_encoder_mm_hashes": list(plan.free_encoder_mm_hashes),
         "ec_loads": list(plan.ec_loads),
+        "ec_saves": list(plan.ec_saves),
     }
 
 
-def _request(recorded: RecordedRequest) -> Request:
+def _request(recorded: RecordedRequest, ec: RecordedEc) -> Request:
+    offers = {name: EcOffer(*offer) for name, offer in ec.offers.get(recorded.request_id, {}).items()}
+    bare = ec.metadata_only.get(recorded.request_id, ())
     return Request(
+        ec_offers=offers or None,
         request_id=recorded.request_id,
         prompt=TokenPrompt(recorded.prompt_token_ids),
         max_tokens=recorded.max_tokens,
-        mm_features=tuple(_feature(item) for item in recorded.mm_features),
+        mm_features=tuple(_feature(item, is_bare=index in bare) for index, item in enumerate(recorded.mm_features)),
         priority=recorded.priority,
         arrival_time=recorded.arrival_time,
         cache_salt=recorded.cache_salt,
@@ -182,9 +201,11 @@ _LARGE = Field(TensorHandle("float32", (1,)), BatchedKind())
 _GRID = Field(TensorHandle("int64", (3,)), BatchedKind(keep_on_cpu=True))
 
 
-def _feature(item: RecordedItem) -> MediaFeature:
-    """An item with the fields that recorded ones have: a large one, and (audio aside) a grid that stays on the CPU."""
-    fields = {"pixel_values": _LARGE} if item.modality == "audio" else {"pixel_values": _LARGE, "image_grid_thw": _GRID}
+def _feature(item: RecordedItem, *, is_bare: bool = False) -> MediaFeature:
+    """An item with the fields that recorded ones have: a large one (unless bare), and audio aside a grid that stays on the CPU."""
+    fields = {} if is_bare else {"pixel_values": _LARGE}
+    if item.modality != "audio":
+        fields["image_grid_thw"] = _GRID
     mask = None if item.is_embed is None else bytes(item.is_embed)
     return MediaFeature(
         item.modality, item.identifier, PlaceholderRange(item.offset, item.length, mask), MediaItem(fields)

@@ -9,6 +9,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from epdsim.core.errors import InputError
+from epdsim.sut.schedule_ec_workloads import EC_MODES, EC_TRAITS
 
 RUNNERS = ("v1", "v2")
 
@@ -37,6 +38,7 @@ TRAITS: Mapping[str, str] = {
     "stops": "outputs that end at a stop token",
     "resetrunning": "resets of the prefix cache that preempt all that runs",
     "pause": "pauses of admission and of everything",
+    **EC_TRAITS,
 }
 """What a mode can add, and what that means."""
 
@@ -61,7 +63,7 @@ NEW_MODES = (
     *("v1-masks", "v2-async-mixed-masks", "v1-chunkoff-masks", "v1-keys", "v2-async-hash-keys", "v1-ecp", "v2-ecb"),
     *("v2-async-ecc", "v1-async-ecb-late", "v1-reset", "v2-async-reset", "v2-whole", "v1-async-whole", "v1-large"),
     *("v2-async-large-mixed", "v2-prio-large-keys", "v1-remote", "v2-prio-remote", "v1-mismatch", "v2-async-mismatch"),
-    *("v1-prio-ties", "v2-async-prio-long-late", "any", *SESSION_MODES),
+    *("v1-prio-ties", "v2-async-prio-long-late", "any", *SESSION_MODES, *EC_MODES),
 )
 """What the first recordings do not cover."""
 
@@ -69,16 +71,20 @@ MODES = (*RECORDED_MODES, *NEW_MODES)
 """All that are listed."""
 
 SESSIONS_SINCE = 32
-"""Minor version of the first release that is compared in `SESSION_MODES`: 0.28 and 0.30 die there of an assertion of their own."""
+"""Minor version of the first release that is compared in `SESSION_MODES`, where 0.28 and 0.30 die, and in `EC_MODES`."""
 
 ANY = "any"
 """The runner that stands for one drawn anew for each seed, with several traits besides those that are named."""
 
-_NAMED_ONLY = frozenset({"sessions", "stops", "resetrunning", "pause"})
+_NAMED_ONLY = frozenset({"sessions", "stops", "resetrunning", "pause", *EC_TRAITS})
 """Traits that `any` does not draw, so that its workloads stay what they were; they are added by name, as in `any-sessions`."""
 
-_CONFLICTS = (("ecc", "ecp"), ("ecc", "ecb"), ("ecp", "ecb"), ("remote", "async"))
-"""An engine has one EC role; and with steps under way a KV consumer frees blocks late, which is not modelled."""
+_CONFLICTS = (
+    *(("ecc", "ecp"), ("ecc", "ecb"), ("ecp", "ecb"), ("evict", "pull"), ("pull", "sessions")),
+    ("remote", "async"),
+)
+"""An engine has one EC role and one kind of connector, and offers are of a first input; a KV consumer with steps under way frees
+blocks late, which is not modelled."""
 
 
 def parse_mode(mode: str) -> tuple[str, frozenset[str]]:
@@ -104,7 +110,9 @@ def parse_mode(mode: str) -> tuple[str, frozenset[str]]:
 def default_modes(release: str) -> tuple[str, ...]:
     """What is run against a release, for example `"0.32.0"`, when no mode is named."""
     minor = int(release.split(".")[1])
-    return MODES if minor >= SESSIONS_SINCE else tuple(mode for mode in MODES if mode not in SESSION_MODES)
+    return (
+        MODES if minor >= SESSIONS_SINCE else tuple(mode for mode in MODES if mode not in {*SESSION_MODES, *EC_MODES})
+    )
 
 
 def _conflict(traits: frozenset[str]) -> Sequence[str]:

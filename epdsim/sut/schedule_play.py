@@ -8,9 +8,11 @@ before.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
+from epdsim.core.ec_connector import NOTHING_TO_DO, EcStep
+from epdsim.sut.schedule_ec import FarSide
 from epdsim.sut.schedule_records import RecordedRequest, RecordedUpdate, RecordedWorkload
 
 
@@ -78,7 +80,7 @@ class Play(Generic[P]):
 
     Args:
         workload: What happens; its steps are not looked at.
-        make_engine: Builds the engine for the workload and its EC store, a live set of identifiers.
+        make_engine: Builds the engine for the workload, before what is beyond its EC connector.
 
     Attributes:
         engine: The engine.
@@ -86,11 +88,12 @@ class Play(Generic[P]):
     """
 
     def __init__(
-        self, workload: RecordedWorkload, make_engine: Callable[[RecordedWorkload, Container[str]], Engine[P]]
+        self, workload: RecordedWorkload, make_engine: Callable[[RecordedWorkload, FarSide], Engine[P]]
     ) -> None:
-        self._stored = set(workload.ec_store or ())
+        self._far = FarSide(workload)
         self._has_store = workload.ec_store is not None
         self._saves = workload.config.ec_role in {"producer", "both"}
+        self._copying: deque[EcStep] = deque([NOTHING_TO_DO] * self._far.ec.report_steps)
         self._depth = 1 if workload.config.async_scheduling else 0
         self._aborts, self._late_aborts, self._resets, self._pauses = map(
             _by_step, (workload.aborts, workload.late_aborts, workload.resets, workload.pauses)
@@ -98,8 +101,8 @@ class Play(Generic[P]):
         self._updates = _by_step([(update.arrival_step, update) for update in workload.updates])
         self.pending = list(workload.requests)
         self._features = {request.request_id: request.mm_features for request in self.pending}
-        self._under_way: deque[tuple[P, Tokens, set[str]]] = deque()
-        self.engine = make_engine(workload, self._stored)
+        self._under_way: deque[tuple[P, Tokens, EcStep]] = deque()
+        self.engine = make_engine(workload, self._far)
 
     def arrives_later(self, request: RecordedRequest) -> None:
         """A request that the workload did not name."""
@@ -123,16 +126,20 @@ class Play(Generic[P]):
         told = engine.told(plan)
         samples = engine.samples(plan)
         tokens = {name: list(sample(name)) if name in samples else [] for name in told["num_scheduled_tokens"]}
-        loads = {"ec_loads": told.pop("ec_loads")}
-        self._finish(number, plan, tokens)
-        return told | {"sampled": tokens} | (loads if self._has_store else {}) | engine.queues()
+        copies = {"ec_loads": told.pop("ec_loads"), "ec_saves": told.pop("ec_saves")}
+        self._finish(number, plan, tokens, copies)
+        if not self._far.pulls:
+            del copies["ec_saves"]
+        extra = {**copies, **self._far.said} if self._has_store else {}
+        return told | {"sampled": tokens} | extra | engine.queues()
 
     def advance(self, number: int, tokens: Tokens) -> None:
         """Play step `number` with known tokens, and tell nothing: for timing."""
-        self._finish(number, self._schedule(number), tokens)
+        self._finish(number, self._schedule(number), tokens, {})
 
     def _schedule(self, number: int) -> P:
         engine = self.engine
+        self._far.begin(number)
         if self.pending:
             for request in [one for one in self.pending if one.arrival_step <= number]:
                 engine.add(request)
@@ -148,20 +155,25 @@ class Play(Generic[P]):
             engine.pause(what)
         return engine.schedule()
 
-    def _finish(self, number: int, plan: P, tokens: Tokens) -> None:
-        saved = self._saved(plan) if self._saves else set[str]()
+    def _finish(self, number: int, plan: P, tokens: Tokens, copies: Mapping[str, Sequence[str]]) -> None:
+        copied = self._copied(plan, copies)
         for name in self._late_aborts.get(number, ()):
             self.engine.abort(name)
-        self._under_way.append((plan, tokens, saved))
+        self._under_way.append((plan, tokens, copied))
         while len(self._under_way) > self._depth:
-            done, yielded, stored = self._under_way.popleft()
+            done, yielded, copied = self._under_way.popleft()
+            self._copying.append(copied)
+            self._far.done = self._copying.popleft()
             self.engine.update(done, yielded)
-            self._stored |= stored
+            if not self._far.pulls:
+                self._far.stored |= set(copied.saves)
 
-    def _saved(self, plan: P) -> set[str]:
-        """What a producer saves in the EC store when it has run the step."""
-        inputs = plan.scheduled_encoder_inputs.items()
-        return {self._features[name][index].identifier for name, indices in inputs for index in indices}
+    def _copied(self, plan: P, copies: Mapping[str, Sequence[str]]) -> EcStep:
+        """What workers load in the step, and save of what they encode in it: with a shared store a producer saves everything."""
+        inputs = plan.scheduled_encoder_inputs.items() if self._saves else ()
+        encoded = {self._features[name][index].identifier for name, indices in inputs for index in indices}
+        saves = [name for name in copies["ec_saves"] if name in encoded] if self._far.pulls else sorted(encoded)
+        return EcStep(copies.get("ec_loads", ()), saves)
 
 
 def _by_step(events: Sequence[tuple[int, E]]) -> Mapping[int, Sequence[E]]:

@@ -86,6 +86,52 @@ class RecordedUpdate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     stop_token_ids: list[int] = []
 
 
+class RecordedFar(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a producer serves one item: steps at which it is complete and gone, and what becomes of an ask and of a read.
+
+    `answer_steps` and `read_steps` are None where the answer never comes and the read never ends.
+    """
+
+    producer: str
+    identifier: str
+    ready: int = 0
+    gone: int | None = None
+    is_compatible: bool = True
+    answer_steps: int | None = 1
+    read_steps: int | None = 1
+    is_good: bool = True
+
+
+class RecordedAsk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A consumer asks the engine for an item in a step; it has read it `read_steps` after it was granted, or never (None)."""
+
+    step: int
+    consumer: str
+    identifier: str
+    read_steps: int | None = 1
+
+
+class RecordedEc(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is beyond the engine's EC connector.
+
+    A shared store has `events` alone: `(step, "stored" or "gone", identifier)`, before the schedule call. A connector that pulls
+    has the rest: room for `capacity` embeddings, bounds in steps (wait, answer, read, quarantine, lease), updates after which
+    workers report copies (`report_steps`), offers by request and identifier (producer or None, embeddings), the items of a request
+    that come as metadata alone, producers, consumers that ask, and `(step, producer)` of those that are lost.
+    """
+
+    kind: str = "shared"
+    events: list[tuple[int, str, str]] = []
+    capacity: int = 0
+    bounds: tuple[int, int, int, int, int] = (60, 30, 20, 60, 30)
+    report_steps: int = 0
+    offers: dict[str, dict[str, tuple[str | None, int]]] = {}
+    metadata_only: dict[str, list[int]] = {}
+    far: list[RecordedFar] = []
+    asks: list[RecordedAsk] = []
+    lost: list[tuple[int, str]] = []
+
+
 class RecordedWorkload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of a recording; steps stay as they were written, since they are only compared.
 
@@ -104,6 +150,7 @@ class RecordedWorkload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     resets: list[tuple[int, str]] = []
     updates: list[RecordedUpdate] = []
     pauses: list[tuple[int, str]] = []
+    ec: RecordedEc | None = None
 
 
 def read_schedules(path: Path) -> Iterator[tuple[int, RecordedWorkload]]:

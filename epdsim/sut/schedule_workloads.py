@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from epdsim.sut.schedule_ec_workloads import EC_TRAITS, draw_far_side
 from epdsim.sut.schedule_events import STOP, draw_aborts, draw_pauses, draw_resets, draw_sessions
 from epdsim.sut.schedule_modes import ANY, drawn_mode, parse_mode
 from epdsim.sut.schedule_records import (
@@ -146,9 +147,10 @@ class _Draw:
             requests=requests,
             aborts=draw_aborts(rng, requests, 0.12),
             late_aborts=draw_aborts(rng, requests, 0.4) if "late" in traits else [],
-            ec_store=self._stored() if traits & {"ecc", "ecp", "ecb"} else None,
+            ec_store=self._stored() if traits & {"ecc", "ecp", "ecb", *EC_TRAITS} else None,
             resets=self._resets(),
             updates=updates,
+            ec=draw_far_side(rng, traits, self._config, self._items, requests) if traits & set(EC_TRAITS) else None,
             pauses=draw_pauses(rng) if "pause" in traits else [],
             steps=[],
             unfinished=[],

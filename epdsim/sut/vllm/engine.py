@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
+from epdsim.core.ec_connector import NOTHING_TO_DO, EcStep
+from epdsim.sut.schedule_ec import FarSide
 from epdsim.sut.schedule_play import Play, Tokens
 from epdsim.sut.schedule_records import RecordedItem, RecordedRequest, RecordedUpdate, RecordedWorkload
 from epdsim.sut.vllm.connectors import ec_connector, kv_connector
+from epdsim.sut.vllm.ec_pull import PullAdapter
 from epdsim.sut.vllm.release import load
 from epdsim.sut.vllm.settings import engine_settings, kv_cache_config, media_registry, structured_output
 
@@ -18,7 +21,7 @@ class VllmEngine:
 
     Args:
         workload: Its settings are used; which connectors are there depends on it too.
-        ec_store: Identifiers whose embeddings stand in the EC store; a live collection.
+        far: What is beyond its EC connector.
 
     Attributes:
         scheduler: vLLM's own object.
@@ -27,7 +30,7 @@ class VllmEngine:
         InputError: vLLM is not installed.
     """
 
-    def __init__(self, workload: RecordedWorkload, ec_store: Container[str]) -> None:
+    def __init__(self, workload: RecordedWorkload, far: FarSide) -> None:
         config = workload.config
         self._release = release = load()
         settings = engine_settings(release, config)
@@ -39,8 +42,12 @@ class VllmEngine:
             block_size=config.block_size,
             mm_registry=media_registry(settings, config.max_tokens_per_mm_item),
         )
-        if workload.ec_store is not None:
-            self.scheduler.ec_connector = ec_connector(release, settings, config.ec_role or "consumer", ec_store)
+        self._far = far
+        self._pull = PullAdapter(settings, config.ec_role or "consumer", far) if far.pulls else None
+        if self._pull is not None:
+            self.scheduler.ec_connector = self._pull.connector
+        elif workload.ec_store is not None:
+            self.scheduler.ec_connector = ec_connector(release, settings, config.ec_role or "consumer", far.stored)
         self._recorded: dict[str, RecordedRequest] = {}
         if any(request.num_remote_tokens for request in workload.requests):
             self.scheduler.connector = kv_connector(release, self._recorded)
@@ -53,21 +60,25 @@ class VllmEngine:
         release = self._release
         self._recorded[request.request_id] = request
         adapter = request.adapter
-        self.scheduler.add_request(
-            release.Request(
-                request_id=request.request_id,
-                prompt_token_ids=list(request.prompt_token_ids),
-                sampling_params=_sampling(release, request),
-                pooling_params=None,
-                arrival_time=request.arrival_time,
-                mm_features=[_feature(release, item) for item in request.mm_features],
-                priority=request.priority,
-                block_hasher=self._hasher,
-                cache_salt=request.cache_salt,
-                lora_request=adapter and release.LoRARequest(adapter, 1 + sum(adapter.encode()), f"/{adapter}"),
-                resumable=request.resumable,
-            )
+        bare = self._far.ec.metadata_only.get(request.request_id, ())
+        made = release.Request(
+            request_id=request.request_id,
+            prompt_token_ids=list(request.prompt_token_ids),
+            sampling_params=_sampling(release, request),
+            pooling_params=None,
+            arrival_time=request.arrival_time,
+            mm_features=[
+                _feature(release, item, is_bare=index in bare) for index, item in enumerate(request.mm_features)
+            ],
+            priority=request.priority,
+            block_hasher=self._hasher,
+            cache_salt=request.cache_salt,
+            lora_request=adapter and release.LoRARequest(adapter, 1 + sum(adapter.encode()), f"/{adapter}"),
+            resumable=request.resumable,
         )
+        if self._pull is not None:
+            made.ec_transfer_params = self._pull.params(self._far.ec.offers.get(request.request_id, {}))
+        self.scheduler.add_request(made)
 
     def add_update(self, update: RecordedUpdate) -> None:
         """A session gets its next input, or the word that there is none; a front end sends neither to one that has ended."""
@@ -124,7 +135,7 @@ class VllmEngine:
     def told(self, plan: Any) -> dict[str, Any]:
         """A plan in the form of a recording."""
         cached = plan.scheduled_cached_reqs
-        loads = plan.ec_connector_metadata
+        copies = self._copies(plan.ec_connector_metadata)
         return {
             "step": self._step - 1,
             "num_scheduled_tokens": dict(plan.num_scheduled_tokens),
@@ -152,8 +163,17 @@ class VllmEngine:
             "preempted": sorted(plan.preempted_req_ids or ()),
             "finished": sorted(plan.finished_req_ids),
             "free_encoder_mm_hashes": list(plan.free_encoder_mm_hashes),
-            "ec_loads": [one.mm_hash for one in loads.mm_datas] if loads is not None else [],
+            "ec_loads": copies.loads,
+            "ec_saves": copies.saves,
         }
+
+    def _copies(self, metadata: Any) -> EcStep:
+        """What the EC connector tells the workers."""
+        if metadata is None:
+            return NOTHING_TO_DO
+        if self._pull is not None:
+            return self._pull.told(metadata)
+        return EcStep([one.mm_hash for one in metadata.mm_datas])
 
     def update(self, plan: Any, tokens: Tokens) -> None:
         """Hand in what a step yielded."""
@@ -164,6 +184,7 @@ class VllmEngine:
                 req_ids=names,
                 req_id_to_index={name: index for index, name in enumerate(names)},
                 sampled_token_ids=[list(tokens[name]) for name in names],
+                ec_connector_output=None if self._pull is None else self._pull.report(self._release),
             ),
         )
 
@@ -240,10 +261,10 @@ class _OrderedIds(set[str]):
         self.order.append(element)
 
 
-def _feature(release: Any, item: RecordedItem) -> Any:
-    """An item with the fields that recorded ones have: a large one, and (audio aside) a grid that stays on the CPU."""
+def _feature(release: Any, item: RecordedItem, *, is_bare: bool = False) -> Any:
+    """An item with the fields that recorded ones have: a large one (unless bare), and audio aside a grid that stays on the CPU."""
     element, field = release.MultiModalFieldElem, release.MultiModalBatchedField
-    data = {"pixel_values": element(data=release.torch.zeros(1), field=field())}
+    data = {} if is_bare else {"pixel_values": element(data=release.torch.zeros(1), field=field())}
     if item.modality != "audio":
         grid = release.torch.zeros(3, dtype=release.torch.int64)
         data["image_grid_thw"] = element(data=grid, field=field(keep_on_cpu=True))

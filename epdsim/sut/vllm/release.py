@@ -37,7 +37,7 @@ _NAMES = {
     "vllm.v1.core.sched.interface": ("PauseState",),
     "vllm.v1.core.sched.scheduler": ("Scheduler",),
     "vllm.v1.kv_cache_interface": ("FullAttentionSpec", "KVCacheConfig", "KVCacheGroupSpec"),
-    "vllm.v1.outputs": ("ModelRunnerOutput",),
+    "vllm.v1.outputs": ("ECConnectorOutput", "ModelRunnerOutput"),
     "vllm.v1.request": ("Request", "RequestStatus"),
 }
 

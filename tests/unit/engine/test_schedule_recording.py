@@ -12,6 +12,7 @@ from epdsim.core.errors import InputError
 from epdsim.sut.replay import ReplayCount
 from epdsim.sut.schedule_recording import replay_schedules
 
+OWN_EC = Path(__file__).parents[2] / "known_answers" / "schedules-ec-vllm-0.32.0.jsonl.gz"
 OWN = Path(__file__).parents[2] / "known_answers" / "schedules-vllm-0.32.0.jsonl.gz"
 
 SESSIONS = OWN.with_name("schedules-sessions-vllm-0.32.0.jsonl.gz")
@@ -36,6 +37,13 @@ def test_own_recordings_of_sessions_are_equal() -> None:
     report = replay_schedules(SESSIONS)
     assert report.first_difference == ()
     assert report.counts == (ReplayCount("workloads", 52, 52), ReplayCount("steps", 9483, 9483))
+
+
+def test_own_recordings_of_ec_connectors_are_equal() -> None:
+    """Two workloads of every mode of `EC_MODES` but the large one, as `epdsim record --live vllm --seeds 100:102` wrote them."""
+    report = replay_schedules(OWN_EC)
+    assert report.first_difference == ()
+    assert report.counts == (ReplayCount("workloads", 32, 32), ReplayCount("steps", 1476, 1476))
 
 
 def test_shared_recordings_are_equal(shared_path) -> None:
