@@ -25,7 +25,8 @@ def modes(draw: st.DrawFn) -> str:
     traits = draw(st.lists(st.sampled_from(sorted(TRAITS)), unique=True, max_size=5))
     mode = "-".join([draw(st.sampled_from(RUNNERS)), *traits])
     role_traits = [trait for trait in traits if trait in {"ecc", "ecp", "ecb"}]
-    for clash in (role_traits[1:], ["async"] if "remote" in traits else []):
+    alone = ["evict", "sessions"] if "pull" in traits else []
+    for clash in (role_traits[1:], ["async"] if "remote" in traits else [], alone):
         mode = "-".join(part for part in mode.split("-") if part not in clash)
     parse_mode(mode)
     return mode

@@ -151,7 +151,7 @@ def test_seeds_and_modes_as_typed() -> None:
 
 def test_older_releases_are_compared_without_sessions() -> None:
     assert default_modes("0.32.0") == MODES
-    assert set(MODES) - set(default_modes("0.31.0")) == set(SESSION_MODES)
+    assert set(MODES) - set(default_modes("0.31.0")) == {*SESSION_MODES, *EC_MODES}
     older = LiveSystem("stand-in", "0.31.0", model_play)
     assert [row.mode for row in compare_live(older, None, range(1)).rows] == list(default_modes("0.31.0"))
 
