@@ -15,6 +15,7 @@ from epdsim.core.rules import Replacement
 from epdsim.core.strip import ADMITTED, send_everything
 from epdsim.sut.live import ExplainedDifference, LiveSystem, compare_live, live_system, record_live
 from epdsim.sut.replay import ReplayCount
+from epdsim.sut.schedule_ec_workloads import EC_MODES
 from epdsim.sut.schedule_model import model_play
 from epdsim.sut.schedule_modes import (
     MODES,
