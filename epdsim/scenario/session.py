@@ -25,7 +25,7 @@ from epdsim.scenario.claims import Verdict, compare, judge
 from epdsim.scenario.loader import Scenario, load_scenario
 from epdsim.scenario.points import Point, described
 from epdsim.scenario.runner import RunResult, ScenarioResult, run_scenario
-from epdsim.scenario.tables import assumptions, comparison_table, run_tables, scenario_report, write_csv
+from epdsim.scenario.tables import assumptions, comparison_tables, run_tables, scenario_report, write_csv
 
 _SHOW_EVERY = 500
 
@@ -181,8 +181,8 @@ def print_result(result: ScenarioResult, verdicts: Sequence[Verdict]) -> None:
         print_text(table)
     if spec.columns:
         _print_not_served(result.runs)
-    if comparisons:
-        print_text(comparison_table(comparisons, result))
+    for table in comparison_tables(comparisons, result):
+        print_text(table)
     print_verdicts(verdicts)
 
 

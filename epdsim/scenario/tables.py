@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from epdsim.core.errors import InputError
@@ -47,9 +48,24 @@ def run_tables(result: ScenarioResult) -> list[TextTable]:
             TextTable(described(run.point) or "run", ["figure", "value"], summary_rows(run.metrics))
             for run in result.runs
         ]
-    points = [run.point for run in result.runs]
-    cells = [[_cell(run.metrics, name) for name in columns] for run in result.runs]
-    return [TextTable("runs", [*_axes(points), *columns], _beside(points, cells))]
+    tables: list[TextTable] = []
+    for places in _related([run.point for run in result.runs]):
+        points = [result.runs[place].point for place in places]
+        cells = [[_cell(result.runs[place].metrics, name) for name in columns] for place in places]
+        tables.append(TextTable("runs", [*_axes(points), *columns], _beside(points, cells)))
+    return tables
+
+
+def _related(points: Sequence[Point]) -> list[list[int]]:
+    """Places of points that one table can hold: those with all the axes of its first point."""
+    tables: list[list[int]] = []
+    for place, point in enumerate(points):
+        home = next((table for table in tables if points[table[0]].keys() <= point.keys()), None)
+        if home is None:
+            tables.append([place])
+        else:
+            home.append(place)
+    return tables
 
 
 def _axes(points: Sequence[Point]) -> list[str]:
@@ -84,24 +100,26 @@ def _shown(name: str, value: float) -> str:
     return f"{value:,g}"
 
 
-def _digits(value: float) -> str:
-    """Four digits at least, and every digit before the point."""
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
-
-
-def comparison_table(comparisons: Sequence[Comparison], result: ScenarioResult) -> TextTable:
-    """Published figures and the simulated ones, with the fitted constants under them."""
-    cells = [
-        [row.metric, _digits(row.published), _digits(row.simulated), f"{row.deviation_percent:+.1f} %", row.role]
-        for row in comparisons
-    ]
-    points = [row.at for row in comparisons]
-    columns = [*_axes(points), "metric", "published", "simulated", "deviation", "point"]
-    caption = ""
-    if result.fit:
+def comparison_tables(comparisons: Sequence[Comparison], result: ScenarioResult) -> list[TextTable]:
+    """Published figures and the simulated ones, with the fitted constants under the last."""
+    tables: list[TextTable] = []
+    for places in _related([row.at for row in comparisons]):
+        rows = [comparisons[place] for place in places]
+        points = [row.at for row in rows]
+        columns = [*_axes(points), "metric", "published", "simulated", "deviation", "point"]
+        tables.append(
+            TextTable("published beside simulated", columns, _beside(points, [_compared(row) for row in rows]))
+        )
+    if tables and result.fit:
         chosen = "; ".join(f"{name}: {value:.6g}" for name, value in result.fit.chosen.items())
         caption = f"fitted constants: {chosen}; rms {result.fit.rms_percent:.1f} % on the fitted points"
-    return TextTable("published beside simulated", columns, _beside(points, cells), caption)
+        tables[-1] = replace(tables[-1], caption=caption)
+    return tables
+
+
+def _compared(row: Comparison) -> list[str]:
+    simulated = f"{row.simulated:,.1f}" if row.simulated >= 10 else f"{row.simulated:.4g}"
+    return [row.metric, f"{row.published:,.10g}", simulated, f"{row.deviation_percent:+.1f} %", row.role]
 
 
 def scenario_report(
@@ -115,9 +133,7 @@ def scenario_report(
         observers: Of each run, by its point in words.
     """
     spec, comparisons = result.scenario.spec, compare(result)
-    tables = run_tables(result)
-    if comparisons:
-        tables.append(comparison_table(comparisons, result))
+    tables = [*run_tables(result), *comparison_tables(comparisons, result)]
     runs = [DrawnRun(described(run.point), run.metrics, observers[described(run.point)]) for run in result.runs]
     sections = [
         ReportSection(

@@ -16,7 +16,7 @@ from epdsim.scenario.claims import Comparison, Verdict, compare, judge
 from epdsim.scenario.loader import Scenario, load_scenario
 from epdsim.scenario.runner import ScenarioResult, run_scenario
 from epdsim.scenario.session import Progress, print_verdicts
-from epdsim.scenario.tables import comparison_table
+from epdsim.scenario.tables import comparison_tables
 
 DEFAULT_FOLDER = Path("scenarios/validation")
 
@@ -107,8 +107,8 @@ def _print(one: Validation) -> None:
         out.print(f"source: {spec.source}")
     for line in spec.assumptions:
         out.print(f"assumed: {line}")
-    if one.comparisons:
-        print_text(comparison_table(one.comparisons, one.result))
+    for table in comparison_tables(one.comparisons, one.result):
+        print_text(table)
     print_verdicts(one.verdicts)
     out.print()
 
