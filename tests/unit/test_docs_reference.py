@@ -75,7 +75,7 @@ def test_rules_deviations_events_and_figures_are_complete(generated):
 
 def test_the_help_of_every_verb_is_there(generated):
     page = generated.cli()
-    assert re.findall(r"^## `(.*)`$", page, re.MULTILINE)[:3] == ["epdsim", "epdsim run", "epdsim replay"]
+    assert re.findall(r"^## `(.*)`$", page, re.MULTILINE)[:3] == ["epdsim", "epdsim run", "epdsim plan"]
     assert "--events FILE" in page
 
 
