@@ -118,8 +118,8 @@ class EncoderCache:
 
     def __init__(self, capacity: int, dialect: Dialect) -> None:
         self.capacity = capacity
-        self.num_free = capacity
-        self.num_freeable = capacity
+        self.num_free: int = capacity
+        self.num_freeable: int = capacity
         self._is_last = dialect[LAST_OCCURRENCE]
         self._freed_report = dialect[FREED_REPORT]
         self._credit = dialect[CREDIT]
@@ -233,14 +233,17 @@ class EncoderCache:
     def clone(self) -> EncoderCache:
         """An independent copy."""
         other = object.__new__(EncoderCache)
-        for name in self.__slots__:
+        self._copy_to(other)
+        return other
+
+    def _copy_to(self, other: EncoderCache) -> None:
+        for name in EncoderCache.__slots__:
             setattr(other, name, getattr(self, name))
         other._users = {identifier: set(users) for identifier, users in self._users.items()}
         other._num_embeds = dict(self._num_embeds)
         other._held = {request_id: set(held) for request_id, held in self._held.items()}
         other._freeable = OrderedDict(self._freeable)
         other._freed = list(self._freed)
-        return other
 
     def fingerprint(self) -> tuple[object, ...]:
         """All that decides what it does next."""

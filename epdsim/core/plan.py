@@ -28,6 +28,7 @@ class NewRequestData:
         num_cached_tokens: The part of `num_computed_tokens` that the engine's own prefix cache held.
         num_known_features: Leading items of the request that the workers hold and `mm_features` leaves out: a streaming session
             that goes on.
+        cross_block_ids: Blocks for cross attention (encoder-decoder models).
     """
 
     request_id: str
@@ -37,6 +38,7 @@ class NewRequestData:
     num_prompt_tokens: int
     num_cached_tokens: int = 0
     num_known_features: int = 0
+    cross_block_ids: Sequence[int] = ()
 
 
 class CachedRequestData(NamedTuple):
@@ -46,6 +48,7 @@ class CachedRequestData(NamedTuple):
         new_block_ids: Blocks added in this step, None when none were; the whole table when resumed.
         resumed: Whether it comes back from a preemption (v1-style runners only).
         mm_updates: Fields that the workers lack, by item: sent late, or again, by strips other than the one at admission.
+        cross_block_ids: Blocks for cross attention, when resumed.
     """
 
     request_id: str
@@ -53,6 +56,7 @@ class CachedRequestData(NamedTuple):
     new_block_ids: Sequence[int] | None
     resumed: bool = False
     mm_updates: Mapping[int, MediaFeature] = NO_UPDATES
+    cross_block_ids: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from epdsim.core.rules import IDEAL, Dialect
 from epdsim.core.scheduler_admissible import check_request, check_update
 from epdsim.core.scheduler_broadcast import step_plan
 from epdsim.core.scheduler_config import SchedulerConfig
+from epdsim.core.scheduler_encoder_decoder import check_encoder_decoder, read_across
 from epdsim.core.scheduler_engine import NEVER, EngineState, PauseState, StepDraft
 from epdsim.core.scheduler_fingerprint import fingerprint
 from epdsim.core.scheduler_rules import EC_RESET
@@ -105,9 +106,13 @@ class Scheduler:
         embeds = tuple(engine.behaviour.item_slots(feature.position) for feature in request.mm_features)
         if not trusted:
             check_request(engine, request, embeds)
+            if self.config.is_encoder_decoder:
+                check_encoder_decoder(engine, request, embeds)
         engine.forget_unused_keys()
         keys = RequestKeys(engine.table, request, self.config.block_size, self.dialect)
         state = RequestState(request, keys, embeds, self.config.max_model_len)
+        if self.config.is_encoder_decoder:
+            read_across(engine, state)
         engine.requests[request.request_id] = state
         engine.waiting.add(state)
 

@@ -77,7 +77,8 @@ def _check_items(engine: EngineState, name: str, features: Sequence[MediaFeature
             f"encoder cache and encoder budget allow {room}",
             "raise encoder_cache_size and max_num_encoder_input_tokens",
         )
-    for feature in features if config.disable_chunked_mm_input else ():
+    whole_items = config.disable_chunked_mm_input and not config.is_encoder_decoder
+    for feature in features if whole_items else ():
         start = feature.position.offset
         if engine.behaviour.splits_item(start, start + config.max_num_batched_tokens, feature.position):
             raise InputError(

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from epdsim.core.ec_connector import NOTHING_TO_DO
 from epdsim.core.items import MediaFeature
-from epdsim.core.plan import CachedRequestData, NewRequestData, StepPlan
+from epdsim.core.plan import NO_UPDATES, CachedRequestData, NewRequestData, StepPlan
 from epdsim.core.scheduler_engine import EngineState, StepDraft
 from epdsim.core.scheduler_sessions import BROADCAST
 from epdsim.core.scheduler_state import RequestState
@@ -40,8 +40,15 @@ def step_plan(engine: EngineState, draft: StepDraft) -> StepPlan:
         free_encoder_mm_hashes=freed,
         ec_loads=ec_step.loads,
         ec_saves=ec_step.saves,
-        samples=draft.samples,
+        samples=_samples(engine, draft),
     )
+
+
+def _samples(engine: EngineState, draft: StepDraft) -> Sequence[str]:
+    """Ids that the step yields a token of."""
+    if not engine.config.mm_encoder_only:
+        return draft.samples
+    return list(draft.num_scheduled) if engine.behaviour.encoding_yields else []
 
 
 def _new(engine: EngineState, draft: StepDraft, state: RequestState, num_cached: int) -> NewRequestData:
@@ -59,6 +66,7 @@ def _new(engine: EngineState, draft: StepDraft, state: RequestState, num_cached:
         num_prompt_tokens=state.num_tokens if engine.config.model_runner == "v2" else state.num_prompt,
         num_cached_tokens=num_cached,
         num_known_features=num_known,
+        cross_block_ids=state.cross_blocks,
     )
 
 
@@ -80,7 +88,7 @@ def _admission_features(
 
 def _resumed(engine: EngineState, draft: StepDraft, state: RequestState) -> CachedRequestData:
     num_computed = state.num_computed - draft.num_scheduled[state.request_id]
-    row = CachedRequestData(state.request_id, num_computed, list(state.blocks), resumed=True)
+    row = CachedRequestData(state.request_id, num_computed, list(state.blocks), True, NO_UPDATES, state.cross_blocks)
     if state.updates is not None:
         state.num_told = len(state.features)
     if engine.config.strip == "deferred":
@@ -109,4 +117,4 @@ def _updated(state: RequestState, row: CachedRequestData, missing: Mapping[int, 
     if not missing:
         return row
     state.sent = [state.features[index] if index in missing else one for index, one in enumerate(state.sent)]
-    return CachedRequestData(row.request_id, row.num_computed_tokens, row.new_block_ids, row.resumed, missing)
+    return row._replace(mm_updates=missing)

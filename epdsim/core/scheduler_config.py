@@ -39,6 +39,9 @@ class SchedulerConfig:
         scheduler_reserve_full_isl: Admit only when all known tokens of the request fit in the free blocks.
         long_prefill_token_threshold: Tokens that one request may get in a step while others are alive; 0 for no limit.
         ec_role: The engine's side of the EC connector: `"none"`, `"producer"`, `"consumer"` or `"both"`.
+        is_encoder_decoder: The model reads its items through cross attention (Whisper): all of them are encoded with the first
+            step, prompts are computed at once, and there is no prefix cache.
+        mm_encoder_only: The engine runs the media encoder only: no KV cache, no output tokens; a request ends with its prompt.
         strip: How payloads of prefix-covered items are left out of the broadcast: `"off"`, `"admission"`, `"deferred"` or
             `"resend"` (see `core.strip`); under `"admission"` a resume is as the rule `strip.resumed` of the dialect has it.
     """
@@ -61,6 +64,8 @@ class SchedulerConfig:
     scheduler_reserve_full_isl: bool = True
     long_prefill_token_threshold: int = 0
     ec_role: str = "none"
+    is_encoder_decoder: bool = False
+    mm_encoder_only: bool = False
     strip: str = "admission"
 
     def __post_init__(self) -> None:
@@ -83,9 +88,30 @@ class SchedulerConfig:
         for name in ("encoder_cache_size", "max_num_encoder_input_tokens", "long_prefill_token_threshold"):
             if getattr(self, name) < 0:
                 raise InputError(f"{name} {getattr(self, name)}", "it must not be negative")
+        self._check_mode()
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise InputError(
                 f"max_num_batched_tokens {self.max_num_batched_tokens}",
                 f"it is less than max_num_seqs {self.max_num_seqs}, so running requests could not all advance",
                 "raise it or lower max_num_seqs",
+            )
+
+    def _check_mode(self) -> None:
+        if self.mm_encoder_only and self.enable_prefix_caching:
+            raise InputError("enable_prefix_caching", "an engine that only encodes has no KV cache", "switch it off")
+        if not self.is_encoder_decoder:
+            return
+        switched_on = {
+            "enable_prefix_caching": self.enable_prefix_caching,
+            "enable_chunked_prefill": self.enable_chunked_prefill,
+            "long_prefill_token_threshold": self.long_prefill_token_threshold,
+            "mm_encoder_only": self.mm_encoder_only,
+        }
+        for name in (name for name, value in switched_on.items() if value):
+            raise InputError(
+                name, "an encoder-decoder model computes prompts at once and shares nothing", "switch it off"
+            )
+        if self.ec_role != "none":
+            raise InputError(
+                f"ec_role {self.ec_role!r}", "embeddings of an encoder-decoder model are not cached", "use none"
             )

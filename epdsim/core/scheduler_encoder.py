@@ -41,6 +41,8 @@ def choose_encoder_inputs(
     Entries that are cached are held at once. Room for the others is made here, which evicts entries that nobody holds, but it
     is taken by `take_encoder_inputs` only, once the chunk has its KV blocks.
     """
+    if engine.config.is_encoder_decoder:
+        return _choose_all(engine, draft, state, num_tokens)
     features, cache, behaviour = state.features, engine.encoder_cache, engine.behaviour
     whole_items, ec = engine.config.disable_chunked_mm_input, engine.ec
     end = start + num_tokens
@@ -104,6 +106,14 @@ def take_encoder_inputs(engine: EngineState, draft: StepDraft, state: RequestSta
             engine.ec.allocated(state.request, index)
     for index in choice.repeats:
         cache.reference(state.request_id, features, index)
+
+
+def _choose_all(engine: EngineState, draft: StepDraft, state: RequestState, num_tokens: int) -> EncoderChoice:
+    """The same for an encoder-decoder model, whose first token reads all items."""
+    num_embeds, budget = sum(state.media_embeds), draft.encoder_embeds
+    if num_embeds > budget or not engine.encoder_cache.make_room(num_embeds):
+        return EncoderChoice(0, [], [], [], 0, budget)
+    return EncoderChoice(num_tokens, list(range(len(state.media_embeds))), [], [], num_embeds, budget - num_embeds)
 
 
 def _embeds_in(position: PlaceholderRange, start: int, end: int) -> bool:

@@ -14,6 +14,7 @@ from itertools import chain
 from epdsim.core.block_keys import BlockKeyTable
 from epdsim.core.ec_connector import EcConnector
 from epdsim.core.encoder_cache import EncoderCache
+from epdsim.core.encoder_decoder_cache import EncoderDecoderCache
 from epdsim.core.kv_blocks import BlockPool
 from epdsim.core.plan import CachedRequestData
 from epdsim.core.rules import Dialect
@@ -51,6 +52,7 @@ class EngineState:
         pool: KV blocks.
         table: Block keys of all prefixes that are in the pool or in a live request.
         encoder_cache: Books of the encoder cache.
+        encodes_in_parts: Whether prompts are cut even with chunked prefill off, as in an engine that only encodes.
         finished: Ids that ended since the last step.
         preempted: Ids preempted since the last step.
         ec: The engine's side of the EC connector; None without one.
@@ -64,6 +66,7 @@ class EngineState:
         "dialect",
         "ec",
         "encoder_cache",
+        "encodes_in_parts",
         "finished",
         "holding",
         "num_streaming",
@@ -83,6 +86,7 @@ class EngineState:
         self.dialect = dialect
         self.behaviour = Behaviour(dialect)
         self.ec = ec
+        self.encodes_in_parts = config.mm_encoder_only and self.behaviour.encodes_in_parts
         self.step = 0
         self.requests: dict[str, RequestState] = {}
         self.running: list[RequestState] = []
@@ -92,21 +96,24 @@ class EngineState:
         self.pause_state = PauseState.UNPAUSED
         self.pool = BlockPool(config.num_gpu_blocks, enable_caching=config.enable_prefix_caching, dialect=dialect)
         self.table = BlockKeyTable()
-        self.encoder_cache = EncoderCache(config.encoder_cache_size, dialect)
+        make_cache = EncoderDecoderCache if config.is_encoder_decoder else EncoderCache
+        self.encoder_cache: EncoderCache = make_cache(config.encoder_cache_size, dialect)
         self.finished: list[str] = []
         self.preempted: list[str] = []
         self.refused: dict[str, str] = {}
         self._prune_at = min(MANY_KEYS, 8 * config.num_gpu_blocks)
 
     def blocks_for(self, num_tokens: int) -> int:
-        """Blocks that hold `num_tokens` tokens."""
-        return -(-num_tokens // self.config.block_size)
+        """Blocks that hold `num_tokens` tokens; none in an engine that only encodes."""
+        return 0 if self.config.mm_encoder_only else -(-num_tokens // self.config.block_size)
 
     def extend(self, state: RequestState, end: int) -> list[int]:
         """Give the request blocks for its first `end` tokens; the caller has seen that the pool has them."""
         added = self.pool.take(self.blocks_for(end) - len(state.blocks))
         state.blocks += added
-        state.capacity = len(state.blocks) * self.config.block_size
+        state.capacity = NEVER if self.config.mm_encoder_only else len(state.blocks) * self.config.block_size
+        if len(state.cross_blocks) < state.num_cross_blocks:
+            state.cross_blocks = tuple(self.pool.take(state.num_cross_blocks))
         return added
 
     def publish(self, state: RequestState, num_tokens: int) -> None:
@@ -125,7 +132,8 @@ class EngineState:
     def free_blocks(self, state: RequestState) -> None:
         """Give up the request's block table."""
         self.pool.release(state.blocks)
-        state.blocks = []
+        self.pool.release(state.cross_blocks)
+        state.blocks, state.cross_blocks = [], ()
         state.capacity = state.num_published = state.publish_at = 0
 
     def release_past(self, state: RequestState, num_tokens: int) -> None:
@@ -134,6 +142,12 @@ class EngineState:
         if self.ec is not None:
             for index in past:
                 self.ec.released(state.request, index)
+
+    def encoder_progress(self, state: RequestState) -> int:
+        """Tokens computed as far as entries of the encoder cache are concerned."""
+        if self.config.is_encoder_decoder:
+            return state.num_computed  # the first step is over, whatever becomes of those under way
+        return self.behaviour.confirmed(state.num_computed, state.num_placeholders)
 
     def forget_unused_keys(self) -> None:
         """Drop block keys that neither the pool nor a live request knows, once there are many of them."""
@@ -191,7 +205,7 @@ class StepDraft:
         config = engine.config
         self.tokens = 0 if engine.pause_state is PauseState.PAUSED_ALL else config.max_num_batched_tokens
         self.encoder_embeds = config.max_num_encoder_input_tokens
-        self.is_async = config.async_scheduling
+        self.is_async = config.async_scheduling and (not config.mm_encoder_only or engine.behaviour.decodes_encoded)
         self.long_prefill = 0
         if config.long_prefill_token_threshold:
             num_live = len(engine.running) + len(engine.waiting) + len(engine.holding)

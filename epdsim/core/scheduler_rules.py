@@ -87,6 +87,46 @@ def asks_cache_first() -> bool:
     return False
 
 
+def executed(num_computed: int, num_in_flight: int) -> int:
+    """Prompt tokens by which an engine that only encodes is done with a request: those of steps that are over."""
+    return num_computed - num_in_flight
+
+
+def planned(num_computed: int, _num_in_flight: int) -> int:
+    """Those of steps under way too, so that a request ends before its last encoder run: releases 0.28 to 0.33."""
+    return num_computed
+
+
+def yields_nothing() -> bool:
+    """Whether each step of an engine that only encodes yields a token of each request that it has."""
+    return False
+
+
+def yields_tokens() -> bool:
+    """It does, parts of prompts included, and `max_tokens` of the client is what ends a request: releases up to 0.27."""
+    return True
+
+
+def encodes_in_parts() -> bool:
+    """Whether an engine that only encodes cuts prompts even with chunked prefill off."""
+    return True
+
+
+def encodes_at_once() -> bool:
+    """It does not, though nothing is computed of a prompt: releases up to 0.31."""
+    return False
+
+
+def stops_at_prompt() -> bool:
+    """Whether async scheduling goes beyond the prompt in an engine that only encodes."""
+    return False
+
+
+def decodes_encoded() -> bool:
+    """It does, as it counts on a token that never comes: releases 0.25 to 0.33."""
+    return True
+
+
 def gives_back() -> bool:
     """Whether a request that could not be admitted gives its encoder-cache references back."""
     return True
@@ -158,6 +198,30 @@ GUARD = Rule(
     source="vLLM 0.32 beside 0.31",
     ideal=guards_first,
 )
+ENCODED = Rule(
+    "scheduler.encoded",
+    "An engine that only encodes ends a request when the last step of its prompt is over.",
+    source="vLLM PR 50275; EC-READY on the release under async scheduling",
+    ideal=executed,
+)
+ENCODER_TOKEN = Rule(
+    "scheduler.encoder_token",
+    "An engine that only encodes yields no tokens.",
+    source="vLLM PR 50275; in releases from 0.28 on",
+    ideal=yields_nothing,
+)
+ENCODER_PARTS = Rule(
+    "scheduler.encoder_parts",
+    "An engine that only encodes takes prompts in parts, whether chunked prefill is on or not.",
+    source="vLLM 0.32 beside 0.31",
+    ideal=encodes_in_parts,
+)
+ENCODER_END = Rule(
+    "scheduler.encoder_end",
+    "An engine that only encodes schedules nothing beyond a prompt.",
+    source="schedules of vLLM 0.32.0 under async scheduling with max_tokens above 1",
+    ideal=stops_at_prompt,
+)
 GIVE_BACK = Rule(
     "scheduler.give_back",
     "A request that gets encoder-cache references but no KV blocks gives them back.",
@@ -192,9 +256,13 @@ class Behaviour:
     __slots__ = (
         "confirmed",
         "cursor",
+        "decodes_encoded",
         "differs",
         "encodable",
+        "encoded",
         "encoder_left",
+        "encodes_in_parts",
+        "encoding_yields",
         "gives_back",
         "guards_first",
         "hit_limit",
@@ -208,6 +276,10 @@ class Behaviour:
     def __init__(self, dialect: Dialect) -> None:
         self.confirmed: Callable[[int, int], int] = dialect[CONFIRMED]
         self.cursor: Callable[..., int] = dialect[CURSOR]
+        self.decodes_encoded: bool = dialect[ENCODER_END]()
+        self.encoded: Callable[[int, int], int] = dialect[ENCODED]
+        self.encodes_in_parts: bool = dialect[ENCODER_PARTS]()
+        self.encoding_yields: bool = dialect[ENCODER_TOKEN]()
         self.differs: Callable[[int, int], bool] = dialect[MISMATCH]
         self.encodable: Callable[[MediaFeature], bool] = dialect[ENCODABLE]
         self.encoder_left: Callable[[int, int], int] = dialect[ENCODER_LEFT]

@@ -42,6 +42,8 @@ class RequestState:
         num_stale: Those of them that were scheduled before the last preemption, or in a turn that is over.
         drops_stale: Whether their output is dropped, so that the request need not wait for it.
         blocks: Block table.
+        cross_blocks: Blocks for cross attention over the media items (encoder-decoder models).
+        num_cross_blocks: How many of these it needs while it runs.
         capacity: Tokens that the table has room for.
         num_published: Leading blocks of the table that can be found by others.
         publish_at: Tokens from which on there may be more of them.
@@ -63,6 +65,7 @@ class RequestState:
         "asked_tokens",
         "blocks",
         "capacity",
+        "cross_blocks",
         "drops_stale",
         "end_tokens",
         "features",
@@ -74,6 +77,7 @@ class RequestState:
         "media_ends",
         "media_starts",
         "num_computed",
+        "num_cross_blocks",
         "num_in_flight",
         "num_placeholders",
         "num_prompt",
@@ -109,6 +113,8 @@ class RequestState:
         self.stop_token_ids = request.stop_token_ids
         self.updates: deque[StreamingUpdate | None] | None = deque() if request.resumable else None
         self.blocks: list[int] = []
+        self.cross_blocks: tuple[int, ...] = ()
+        self.num_cross_blocks = 0
         self.capacity = self.num_published = self.publish_at = 0
         self.num_remote = request.num_remote_tokens
         self.hit: list[int] = []

@@ -23,7 +23,11 @@ def steady_steps(engine: EngineState, most: int = NEVER) -> int:
     is_full = len(running) + engine.num_streaming >= config.max_num_seqs
     if not running or config.async_scheduling or engine.refused or len(running) > config.max_num_batched_tokens:
         return 0
-    if engine.pause_state is not PauseState.UNPAUSED or not (is_full or _nobody_can_join(engine)):
+    if (
+        config.mm_encoder_only
+        or engine.pause_state is not PauseState.UNPAUSED
+        or not (is_full or _nobody_can_join(engine))
+    ):
         return 0
     if engine.ec is not None and engine.ec.is_busy:
         return 0

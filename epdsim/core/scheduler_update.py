@@ -35,6 +35,7 @@ class StepOutcome:
 def update(engine: EngineState, plan: StepPlan, sampled: Mapping[str, Sequence[int]] | None) -> StepOutcome:
     """Take the output of a step into account."""
     requests, cache, is_async = engine.requests, engine.encoder_cache, engine.config.async_scheduling
+    encodes_only = engine.config.mm_encoder_only
     given: Mapping[str, Sequence[int]] = dict.fromkeys(plan.samples, SYNTHETIC) if sampled is None else sampled
     new_tokens: dict[str, int] = {}
     finished: list[str] = []
@@ -50,10 +51,12 @@ def update(engine: EngineState, plan: StepPlan, sampled: Mapping[str, Sequence[i
             if state.drops_stale:
                 continue
         if state.features and cache.held(request_id):
-            progress = engine.behaviour.confirmed(state.num_computed, state.num_placeholders)
-            engine.release_past(state, progress)
+            engine.release_past(state, engine.encoder_progress(state))
         tokens = given.get(request_id)
         if not tokens:
+            if encodes_only and engine.behaviour.encoded(state.num_computed, state.num_in_flight) >= state.num_prompt:
+                finish(engine, state)
+                finished.append(request_id)
             continue
         if len(tokens) > state.end_tokens - state.num_tokens:
             tokens = tokens[: state.end_tokens - state.num_tokens]

@@ -76,7 +76,7 @@ def _admit(engine: EngineState, draft: StepDraft, queue: WaitingQueue, state: Re
     num_tokens = draft.long_prefill or state.num_tokens
     num_tokens = min(num_tokens, state.num_tokens - num_computed)
     if num_tokens > draft.tokens:
-        if not engine.config.enable_chunked_prefill:
+        if not (engine.config.enable_chunked_prefill or engine.encodes_in_parts):
             return False
         num_tokens = draft.tokens
     choice: EncoderChoice | None = None
@@ -112,6 +112,6 @@ def _fits(engine: EngineState, state: RequestState, hit: list[int], end: int) ->
     """Whether the free blocks suffice, of which found blocks that nobody holds are a part."""
     if engine.config.scheduler_reserve_full_isl:
         end = max(end, state.num_tokens)
-    num_new = engine.blocks_for(end) - len(hit)
+    num_new = engine.blocks_for(end) + state.num_cross_blocks - len(hit)
     free = engine.pool.num_free
     return num_new <= free and num_new + engine.pool.num_idle(hit) <= free

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from epdsim.core.ec_connector import SharedStore
@@ -131,6 +131,8 @@ def scheduler_config(workload: RecordedWorkload) -> SchedulerConfig:
         scheduler_reserve_full_isl=config.scheduler_reserve_full_isl,
         long_prefill_token_threshold=config.long_prefill_token_threshold,
         enable_chunked_prefill=config.enable_chunked_prefill,
+        is_encoder_decoder=config.is_encoder_decoder,
+        mm_encoder_only=config.mm_encoder_only,
         ec_role=config.ec_role or ("none" if workload.ec_store is None else "consumer"),
     )
 
@@ -146,6 +148,7 @@ def recorded_form(plan: StepPlan) -> dict[str, Any]:
                 "req_id": one.request_id,
                 "num_computed_tokens": one.num_computed_tokens,
                 "block_ids": list(one.block_ids),
+                **_across(one.cross_block_ids),
                 "payload": [payload_kind(feature.data) for feature in one.mm_features],
             }
             for one in plan.new
@@ -155,6 +158,7 @@ def recorded_form(plan: StepPlan) -> dict[str, Any]:
                 "req_id": one.request_id,
                 "num_computed_tokens": one.num_computed_tokens,
                 "new_block_ids": None if one.new_block_ids is None else list(one.new_block_ids),
+                **_across(one.cross_block_ids),
                 "resumed": one.resumed,
             }
             for one in plan.cached
@@ -165,6 +169,11 @@ def recorded_form(plan: StepPlan) -> dict[str, Any]:
         "ec_loads": list(plan.ec_loads),
         "ec_saves": list(plan.ec_saves),
     }
+
+
+def _across(block_ids: Sequence[int]) -> dict[str, Any]:
+    """Blocks for cross attention, told where there are any."""
+    return {"cross_block_ids": list(block_ids)} if block_ids else {}
 
 
 def _request(recorded: RecordedRequest, ec: RecordedEc) -> Request:

@@ -39,6 +39,8 @@ TRAITS: Mapping[str, str] = {
     "resetrunning": "resets of the prefix cache that preempt all that runs",
     "pause": "pauses of admission and of everything",
     **EC_TRAITS,
+    "encdec": "an encoder-decoder model, with blocks for cross attention",
+    "encodeonly": "an EC producer that only encodes",
 }
 """What a mode can add, and what that means."""
 
@@ -59,11 +61,32 @@ SESSION_MODES = (
 )
 """Streaming sessions, resets with all that runs, stop tokens and pauses."""
 
+ENCODER_MODES = (
+    *(
+        "v1-encdec",
+        "v2-async-encdec",
+        "v1-prio-encdec",
+        "v2-async-tight-encdec",
+        "v2-late-encdec",
+        "v1-tight-reset-encdec",
+    ),
+    *("v1-async-late-reset-encdec", "v2-prio-ties-encdec", "v1-large-encdec", "v2-async-keys-encdec", "any-encdec"),
+    *("v1-encodeonly", "v2-encodeonly", "v2-async-encodeonly", "v1-prio-encodeonly", "v2-async-tight-late-encodeonly"),
+    *(
+        "v1-mixed-reset-encodeonly",
+        "v2-async-mixed-masks-encodeonly",
+        "v2-mismatch-encodeonly",
+        "v1-chunkoff-encodeonly",
+    ),
+    *("v1-async-late-reset-encodeonly", "v2-large-mixed-encodeonly", "v1-whole-encodeonly", "any-encodeonly"),
+)
+"""Encoder-decoder models, and engines that only encode."""
+
 NEW_MODES = (
     *("v1-masks", "v2-async-mixed-masks", "v1-chunkoff-masks", "v1-keys", "v2-async-hash-keys", "v1-ecp", "v2-ecb"),
     *("v2-async-ecc", "v1-async-ecb-late", "v1-reset", "v2-async-reset", "v2-whole", "v1-async-whole", "v1-large"),
     *("v2-async-large-mixed", "v2-prio-large-keys", "v1-remote", "v2-prio-remote", "v1-mismatch", "v2-async-mismatch"),
-    *("v1-prio-ties", "v2-async-prio-long-late", "any", *SESSION_MODES, *EC_MODES),
+    *("v1-prio-ties", "v2-async-prio-long-late", "any", *SESSION_MODES, *EC_MODES, *ENCODER_MODES),
 )
 """What the first recordings do not cover."""
 
@@ -76,15 +99,20 @@ SESSIONS_SINCE = 32
 ANY = "any"
 """The runner that stands for one drawn anew for each seed, with several traits besides those that are named."""
 
-_NAMED_ONLY = frozenset({"sessions", "stops", "resetrunning", "pause", *EC_TRAITS})
+_NAMED_ONLY = frozenset({"sessions", "stops", "resetrunning", "pause", *EC_TRAITS, "encdec", "encodeonly"})
 """Traits that `any` does not draw, so that its workloads stay what they were; they are added by name, as in `any-sessions`."""
+
+_APART = ("sessions", "ecc", "ecp", "ecb", "remote", *EC_TRAITS)
 
 _CONFLICTS = (
     *(("ecc", "ecp"), ("ecc", "ecb"), ("ecp", "ecb"), ("evict", "pull"), ("pull", "sessions")),
     ("remote", "async"),
+    *(("encdec", other) for other in ("encodeonly", *_APART, "mixed", "masks", "mismatch", "hash")),
+    *(("encodeonly", other) for other in _APART),
 )
 """An engine has one EC role and one kind of connector, and offers are of a first input; a KV consumer with steps under way frees
-blocks late, which is not modelled."""
+blocks late, which is not modelled; encoder-decoder models have one modality, beside the prompt, and no EC connector; an engine that
+only encodes is a producer, without KV cache."""
 
 
 def parse_mode(mode: str) -> tuple[str, frozenset[str]]:

@@ -42,6 +42,8 @@ class RecordedConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     max_model_len: int
     enable_chunked_prefill: bool = True
     ec_role: str | None = None
+    is_encoder_decoder: bool = False
+    mm_encoder_only: bool = False
 
 
 class RecordedItem(msgspec.Struct, frozen=True, kw_only=True):

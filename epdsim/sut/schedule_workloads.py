@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from epdsim.sut.schedule_ec_workloads import EC_TRAITS, draw_far_side
+from epdsim.sut.schedule_encoders import as_encoder_decoder, as_encoder_only
 from epdsim.sut.schedule_events import STOP, draw_aborts, draw_pauses, draw_resets, draw_sessions
 from epdsim.sut.schedule_modes import ANY, drawn_mode, parse_mode
 from epdsim.sut.schedule_records import (
@@ -147,7 +148,7 @@ class _Draw:
             requests=requests,
             aborts=draw_aborts(rng, requests, 0.12),
             late_aborts=draw_aborts(rng, requests, 0.4) if "late" in traits else [],
-            ec_store=self._stored() if traits & {"ecc", "ecp", "ecb", *EC_TRAITS} else None,
+            ec_store=self._stored() if traits & {"ecc", "ecp", "ecb", "encodeonly", *EC_TRAITS} else None,
             resets=self._resets(),
             updates=updates,
             ec=draw_far_side(rng, traits, self._config, self._items, requests) if traits & set(EC_TRAITS) else None,
@@ -155,6 +156,10 @@ class _Draw:
             steps=[],
             unfinished=[],
         )
+        if "encdec" in traits:
+            workload = as_encoder_decoder(workload, rng)
+        if "encodeonly" in traits:
+            workload = as_encoder_only(workload, rng)
         return ScheduleScript(workload, Worker(random.Random(rng.random()), traits, self))  # noqa: S311  (as above)
 
     def turn(self, ended: RecordedRequest, output: Sequence[int], step: int, number: int) -> RecordedRequest | None:

@@ -40,7 +40,7 @@ class VllmEngine:
             kv_cache_config=kv_cache_config(release, config),
             structured_output_manager=structured_output(),
             block_size=config.block_size,
-            mm_registry=media_registry(settings, config.max_tokens_per_mm_item),
+            mm_registry=media_registry(settings, config),
         )
         self._far = far
         self._pull = PullAdapter(settings, config.ec_role or "consumer", far) if far.pulls else None
@@ -52,6 +52,7 @@ class VllmEngine:
         if any(request.num_remote_tokens for request in workload.requests):
             self.scheduler.connector = kv_connector(release, self._recorded)
         self._hasher = release.get_request_block_hasher(config.block_size, release.sha256)
+        self._encodes_only = config.mm_encoder_only
         self._step = 0
         _order_refusals(self.scheduler)
 
@@ -124,7 +125,10 @@ class VllmEngine:
         return self.scheduler.schedule()
 
     def samples(self, plan: Any) -> Collection[str]:
-        """Requests that reach the end of their known tokens."""
+        """Requests that yield a token: those that reach the end of their known tokens; in an encoder, what its runner says."""
+        if self._encodes_only:
+            output = self._release.make_empty_encoder_model_runner_output(plan)
+            return {name for name, tokens in zip(output.req_ids, output.sampled_token_ids, strict=True) if tokens}
         requests = self.scheduler.requests
         return {
             name
@@ -144,7 +148,7 @@ class VllmEngine:
                 {
                     "req_id": one.req_id,
                     "num_computed_tokens": one.num_computed_tokens,
-                    "block_ids": list(one.block_ids[0]),
+                    **_tables("block_ids", one.block_ids),
                     "payload": [_payload_kind(feature.data) for feature in one.mm_features],
                 }
                 for one in plan.scheduled_new_reqs
@@ -153,9 +157,7 @@ class VllmEngine:
                 {
                     "req_id": name,
                     "num_computed_tokens": cached.num_computed_tokens[index],
-                    "new_block_ids": None
-                    if cached.new_block_ids[index] is None
-                    else list(cached.new_block_ids[index][0]),
+                    **_tables("new_block_ids", cached.new_block_ids[index]),
                     "resumed": name in cached.resumed_req_ids,
                 }
                 for index, name in enumerate(cached.req_ids)
@@ -221,6 +223,14 @@ def _sampling(release: Any, asked: RecordedRequest | RecordedUpdate) -> Any:
 def _known_tokens(request: Any) -> int:
     """Tokens that a request has once the step just planned is over, less the one that the step samples."""
     return request.num_tokens + max(0, request.num_output_placeholders - 1)
+
+
+def _tables(name: str, groups: Any) -> dict[str, Any]:
+    """Blocks of the first group under `name`; those for cross attention where there are any; an encoder has no group."""
+    if groups is None:
+        return {name: None}
+    own, across = (*groups, (), ())[:2]
+    return {name: list(own)} | ({"cross_block_ids": list(across)} if across else {})
 
 
 def _waiting(scheduler: Any) -> Iterator[Any]:

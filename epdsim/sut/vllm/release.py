@@ -36,8 +36,8 @@ _NAMES = {
     "vllm.v1.core.sched.async_scheduler": ("AsyncScheduler",),
     "vllm.v1.core.sched.interface": ("PauseState",),
     "vllm.v1.core.sched.scheduler": ("Scheduler",),
-    "vllm.v1.kv_cache_interface": ("FullAttentionSpec", "KVCacheConfig", "KVCacheGroupSpec"),
-    "vllm.v1.outputs": ("ECConnectorOutput", "ModelRunnerOutput"),
+    "vllm.v1.kv_cache_interface": ("CrossAttentionSpec", "FullAttentionSpec", "KVCacheConfig", "KVCacheGroupSpec"),
+    "vllm.v1.outputs": ("ECConnectorOutput", "ModelRunnerOutput", "make_empty_encoder_model_runner_output"),
     "vllm.v1.request": ("Request", "RequestStatus"),
 }
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from epdsim.sut.schedule_records import RecordedConfig
 
-MODALITIES = ("image", "video", "audio")
+MODALITIES = ("audio", "image", "video")
 
 
 class StandIn:
@@ -29,7 +29,7 @@ def engine_settings(release: Any, config: RecordedConfig) -> StandIn:
     """What stands for `VllmConfig`."""
     model = StandIn(
         uses_mrope=config.uses_mrope,
-        is_encoder_decoder=False,
+        is_encoder_decoder=config.is_encoder_decoder,
         max_model_len=config.max_model_len,
         runner_type="generate",
         is_diffusion=False,
@@ -49,7 +49,8 @@ def engine_settings(release: Any, config: RecordedConfig) -> StandIn:
         max_in_flight_tokens=4 * config.max_num_batched_tokens,
         max_concurrent_batches=2 if config.async_scheduling else 1,
         use_v2_model_runner=config.model_runner == "v2",
-        is_mm_encoder_only=False,
+        is_mm_encoder_only=config.mm_encoder_only,
+        is_encoder_only=config.mm_encoder_only,  # its name in 0.28
         aux_output_config=StandIn(enabled=False),
         ec_manager_config=StandIn(get_encoder_cache_manager_obj=lambda: None),
     )
@@ -67,7 +68,7 @@ def _scheduler_config(release: Any, config: RecordedConfig) -> Any:
         "scheduler_reserve_full_isl": config.scheduler_reserve_full_isl,
         "long_prefill_token_threshold": config.long_prefill_token_threshold,
         "long_prefill_token_threshold_adaptive": False,
-        "is_encoder_decoder": False,
+        "is_encoder_decoder": config.is_encoder_decoder,
         "watermark": 0.0,
     }
     known = signature(release.SchedulerConfig).parameters
@@ -84,24 +85,25 @@ def _cache_config(release: Any, config: RecordedConfig) -> Any:
 
 
 def kv_cache_config(release: Any, config: RecordedConfig) -> Any:
-    """One group of full attention."""
-    spec = release.FullAttentionSpec(
-        block_size=config.block_size, num_kv_heads=1, head_size=1, dtype=release.torch.float32
-    )
+    """One group of full attention, with cross attention a second one; none where no language model runs."""
+    kinds = {"self": release.FullAttentionSpec, "cross": release.CrossAttentionSpec}
+    groups = ["self", "cross"] if config.is_encoder_decoder else [] if config.mm_encoder_only else ["self"]
+    shape = {"block_size": config.block_size, "num_kv_heads": 1, "head_size": 1, "dtype": release.torch.float32}
     return release.KVCacheConfig(
         num_blocks=config.num_gpu_blocks,
         kv_cache_tensors=[],
-        kv_cache_groups=[release.KVCacheGroupSpec(["layer"], spec)],
+        kv_cache_groups=[release.KVCacheGroupSpec([name], kinds[name](**shape)) for name in groups],
     )
 
 
-def media_registry(settings: StandIn, max_tokens_per_mm_item: int) -> StandIn:
+def media_registry(settings: StandIn, config: RecordedConfig) -> StandIn:
     """What stands for the processor registry, of which the scheduler asks the size of the largest item."""
+    modalities = MODALITIES[:1] if config.is_encoder_decoder else MODALITIES
     info = StandIn(
-        supported_mm_limits=dict.fromkeys(MODALITIES),
-        allowed_mm_limits=dict.fromkeys(MODALITIES, 999),
+        supported_mm_limits=dict.fromkeys(modalities),
+        allowed_mm_limits=dict.fromkeys(modalities, 999),
         ctx=StandIn(model_config=settings.model_config),
-        get_mm_max_tokens_per_item=lambda *_, **__: dict.fromkeys(MODALITIES, max_tokens_per_mm_item),
+        get_mm_max_tokens_per_item=lambda *_, **__: dict.fromkeys(modalities, config.max_tokens_per_mm_item),
     )
     return StandIn(
         create_processor=lambda *_, **__: StandIn(info=info),

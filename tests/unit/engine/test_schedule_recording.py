@@ -46,6 +46,20 @@ def test_own_recordings_of_ec_connectors_are_equal() -> None:
     assert report.counts == (ReplayCount("workloads", 32, 32), ReplayCount("steps", 1476, 1476))
 
 
+@pytest.mark.parametrize(
+    ("name", "num_workloads", "num_steps"),
+    [("schedules-encoders-vllm-0.32.0.jsonl.gz", 48, 1831), ("schedules-vllm-0.25-0.31.jsonl.gz", 64, 4957)],
+)
+def test_further_recordings_are_equal(name: str, num_workloads: int, num_steps: int) -> None:
+    """The modes of encoders, and nine modes of each older release in which it differs from 0.32."""
+    report = replay_schedules(OWN.with_name(name))
+    assert report.first_difference == ()
+    assert report.counts == (
+        ReplayCount("workloads", num_workloads, num_workloads),
+        ReplayCount("steps", num_steps, num_steps),
+    )
+
+
 def test_shared_recordings_are_equal(shared_path) -> None:
     report = replay_schedules(shared_path("golden/schedules/vllm-0.32.0.jsonl.gz"))
     assert report.first_difference == ()
