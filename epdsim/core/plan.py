@@ -69,7 +69,9 @@ class StepPlan:
         scheduled_encoder_inputs: Item indices to encode, by request.
         ec_loads: Identifiers to load over the EC connector in this step.
         ec_saves: Identifiers to save over the EC connector once they are encoded in this step, where the connector chooses them.
-        samples: Ids that reach the end of their known tokens, so that the step yields a token of each; in scheduling order.
+        samples: Ids that reach the end of their known tokens, so that the step yields a token of each, and its accepted drafts; in
+            scheduling order.
+        num_scheduled_spec_tokens: Draft tokens among the tokens to compute, by request; those of an admission nobody proposed.
         preempted: Sorted ids, as reported to the workers in this step.
         finished: Sorted ids that ended since the last step.
         free_encoder_mm_hashes: Identifiers that workers must drop from their encoder cache.
@@ -86,6 +88,7 @@ class StepPlan:
     ec_loads: Sequence[str] = ()
     ec_saves: Sequence[str] = ()
     samples: Sequence[str] = ()
+    num_scheduled_spec_tokens: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
     def total_num_scheduled_tokens(self) -> int:

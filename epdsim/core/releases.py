@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from epdsim.core import (
+    drafters,
     ec_gate,
     ec_pull,
     ec_push,
@@ -365,6 +366,28 @@ DEVIATIONS: tuple[Deviation, ...] = (
         33,
         scheduler_sessions.leave_holding,
         "a reset with running requests preempts them and then raises while a session holds blocks (seen in 0.32.0, taken for all)",
+    ),
+    Deviation(
+        drafters.DRAFTER_CUT,
+        FIRST,
+        33,
+        drafters.cut_ahead,
+        "a chunk may be cut to nothing, so that a request waits for ever for room that its own progress would free (vLLM issue "
+        "47738), or inside the item before, which was not to be split (seen in 0.32.0, taken for all)",
+    ),
+    Deviation(
+        drafters.DRAFTER_KEPT,
+        FIRST,
+        33,
+        drafters.kept_ahead_or_nothing,
+        "a chunk may be cut to nothing, for ever where it may not be longer (seen in 0.32.0, taken for all)",
+    ),
+    Deviation(
+        drafters.DRAFTER_PASSED,
+        FIRST,
+        33,
+        drafters.passed_ahead,
+        "entries are held for as many tokens more as the drafter reads ahead (seen in 0.32.0, taken for all; vLLM PR 46315)",
     ),
 )
 """Rows of the protocol and of the scheduler; rows of one rule do not overlap."""

@@ -23,6 +23,7 @@ from epdsim.core.rules import IDEAL, Dialect
 from epdsim.core.scheduler_admissible import check_request, check_update
 from epdsim.core.scheduler_broadcast import step_plan
 from epdsim.core.scheduler_config import SchedulerConfig
+from epdsim.core.scheduler_drafts import take_drafts
 from epdsim.core.scheduler_encoder_decoder import check_encoder_decoder, read_across
 from epdsim.core.scheduler_engine import NEVER, EngineState, PauseState, StepDraft
 from epdsim.core.scheduler_fingerprint import fingerprint
@@ -174,9 +175,21 @@ class Scheduler:
 
         Args:
             plan: The step; each plan is handed in once, in order.
-            sampled: Output tokens by request; None for one token of each request that reached the end of its known tokens.
+            sampled: Output tokens by request, accepted drafts first; None for one token of each request that reached the end of
+                its known tokens.
         """
         return update(self._engine, plan, sampled)
+
+    def update_draft_tokens(self, num_drafts: Mapping[str, int]) -> None:
+        """Hand in, after the output of a step, how many draft tokens were proposed for its requests.
+
+        Not asked with async scheduling, where workers keep their proposals and a step is planned before they are known.
+
+        Args:
+            num_drafts: By request, at most `num_speculative_tokens` each; ids that are not alive are passed over.
+        """
+        assert not self.config.async_scheduling, "with async scheduling workers keep their drafts"
+        take_drafts(self._engine, num_drafts)
 
     @property
     def num_running_tokens(self) -> int:

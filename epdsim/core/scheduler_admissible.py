@@ -25,6 +25,8 @@ def check_request(engine: EngineState, request: Request, embeds: Sequence[int]) 
     name = f"request {request.request_id!r}"
     if request.prompt.num_tokens < 1 or request.max_tokens < 1:
         raise InputError(name, "it needs at least one prompt token and one output token")
+    if request.resumable and engine.drafter.num_drafts:
+        raise InputError(f"session {request.request_id!r}", "sessions with speculative decoding are not modelled")
     _check_tokens(engine, name, request.prompt.num_tokens + request.max_tokens)
     _check_items(engine, name, request.mm_features, embeds)
 
@@ -60,7 +62,10 @@ def _check_tokens(engine: EngineState, name: str, num_tokens: int) -> None:
             f"max_model_len is {config.max_model_len}",
             "raise it or shorten the request",
         )
-    if engine.blocks_for(num_tokens - 1) > config.num_gpu_blocks - 1:
+    # Drafts past the end are computed, and the drafter writes further; with async scheduling a step may follow whose predecessor
+    # brings the last token with all of its drafts.
+    num_drafts = engine.drafter.num_drafts * (2 if config.async_scheduling else 1)
+    if engine.blocks_for(engine.with_lookahead(num_tokens - 1 + num_drafts)) > config.num_gpu_blocks - 1:
         raise InputError(
             f"{name} of {num_tokens} tokens",
             f"the pool has {config.num_gpu_blocks - 1} blocks of {config.block_size} tokens",
@@ -77,12 +82,26 @@ def _check_items(engine: EngineState, name: str, features: Sequence[MediaFeature
             f"encoder cache and encoder budget allow {room}",
             "raise encoder_cache_size and max_num_encoder_input_tokens",
         )
-    whole_items = config.disable_chunked_mm_input and not config.is_encoder_decoder
-    for feature in features if whole_items else ():
-        start = feature.position.offset
-        if engine.behaviour.splits_item(start, start + config.max_num_batched_tokens, feature.position):
+    if config.disable_chunked_mm_input and not config.is_encoder_decoder:
+        _check_whole_items(engine, name, features)
+
+
+def _check_whole_items(engine: EngineState, name: str, features: Sequence[MediaFeature]) -> None:
+    config = engine.config
+    room, size = config.max_num_batched_tokens - engine.drafter.num_slots, config.block_size
+    if config.long_prefill_token_threshold:
+        room = min(room, config.long_prefill_token_threshold)
+    for feature in features:
+        start, end = feature.position.offset, feature.position.end
+        if engine.behaviour.splits_item(start, start + room, feature.position):
             raise InputError(
                 f"{name} with an item of {feature.position.length} tokens",
-                f"items are not split and a step computes {config.max_num_batched_tokens}",
-                "raise max_num_batched_tokens",
+                f"items are not split and a step computes {room} of a request",
+                "raise max_num_batched_tokens, or long_prefill_token_threshold if it is less",
+            )
+        if config.mamba_block_aligned_split and start // size < (end - 1) // size:
+            raise InputError(
+                f"{name} with an item at tokens {start} to {end}",
+                f"items are not split, and chunks end at blocks of {size}",
+                "turn disable_chunked_mm_input or mamba_block_aligned_split off",
             )

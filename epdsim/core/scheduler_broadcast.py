@@ -41,6 +41,7 @@ def step_plan(engine: EngineState, draft: StepDraft) -> StepPlan:
         ec_loads=ec_step.loads,
         ec_saves=ec_step.saves,
         samples=_samples(engine, draft),
+        num_scheduled_spec_tokens=draft.num_drafts,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from epdsim.core.drafters import METHODS, PARALLEL_METHODS, Drafter, drafter_of
 from epdsim.core.errors import InputError
 
 _CHOICES = {
@@ -11,6 +12,7 @@ _CHOICES = {
     "model_runner": ("v1", "v2"),
     "ec_role": ("none", "producer", "consumer", "both"),
     "strip": ("off", "admission", "deferred", "resend"),
+    "speculative_method": METHODS,
 }
 MAX_GPU_BLOCKS = 10_000_000
 """Blocks that an engine keeps books of at most: 160 million tokens in blocks of 16."""
@@ -44,6 +46,12 @@ class SchedulerConfig:
         mm_encoder_only: The engine runs the media encoder only: no KV cache, no output tokens; a request ends with its prompt.
         strip: How payloads of prefix-covered items are left out of the broadcast: `"off"`, `"admission"`, `"deferred"` or
             `"resend"` (see `core.strip`); under `"admission"` a resume is as the rule `strip.resumed` of the dialect has it.
+        speculative_method: How tokens are drafted (see `core.drafters`); `"none"` for no speculative decoding.
+        num_speculative_tokens: Tokens drafted for a request in a step, at most.
+        parallel_drafting: Whether they are drafted in one pass.
+        disable_eagle_block_drop: Keep the last block of a prefix hit under drafters that read ahead.
+        mamba_block_aligned_split: Chunks of a prompt end at block boundaries, where a hybrid model's state is cached (vLLM's
+            `mamba_cache_mode` `"align"`); of such a mode this is all that is modelled.
     """
 
     block_size: int = 16
@@ -67,6 +75,11 @@ class SchedulerConfig:
     is_encoder_decoder: bool = False
     mm_encoder_only: bool = False
     strip: str = "admission"
+    speculative_method: str = "none"
+    num_speculative_tokens: int = 0
+    parallel_drafting: bool = False
+    disable_eagle_block_drop: bool = False
+    mamba_block_aligned_split: bool = False
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -95,6 +108,7 @@ class SchedulerConfig:
                 f"it is less than max_num_seqs {self.max_num_seqs}, so running requests could not all advance",
                 "raise it or lower max_num_seqs",
             )
+        self._check_drafting()
 
     def _check_mode(self) -> None:
         if self.mm_encoder_only and self.enable_prefix_caching:
@@ -115,3 +129,37 @@ class SchedulerConfig:
             raise InputError(
                 f"ec_role {self.ec_role!r}", "embeddings of an encoder-decoder model are not cached", "use none"
             )
+
+    @property
+    def drafter(self) -> Drafter:
+        """What the drafter asks of the scheduler."""
+        return drafter_of(
+            self.speculative_method,
+            self.num_speculative_tokens,
+            parallel=self.parallel_drafting,
+            drops_block=not self.disable_eagle_block_drop,
+        )
+
+    def _check_drafting(self) -> None:
+        method, num_drafts = self.speculative_method, self.num_speculative_tokens
+        name = f"num_speculative_tokens {num_drafts}"
+        if num_drafts < 0 or (num_drafts > 0) != (method != "none"):
+            raise InputError(name, f"speculative_method is {method!r}", "give both or neither")
+        if self.parallel_drafting and method not in PARALLEL_METHODS:
+            raise InputError("parallel_drafting", f"only {' and '.join(PARALLEL_METHODS)} draft in one pass")
+        if (num_drafts or self.mamba_block_aligned_split) and (self.is_encoder_decoder or self.mm_encoder_only):
+            rule = "speculative decoding and block-aligned chunks are modelled for models that only decode"
+            raise InputError("is_encoder_decoder or mm_encoder_only", rule, "switch one off")
+        drafter = self.drafter
+        room = self.max_num_batched_tokens - drafter.num_slots
+        if num_drafts and room < 1 + num_drafts:
+            rule = f"a step has room for {room} tokens of a request beside the drafter's own"
+            raise InputError(name, rule, "raise max_num_batched_tokens")
+        if 0 < self.long_prefill_token_threshold <= num_drafts:
+            rule = (
+                f"it must be more than num_speculative_tokens {num_drafts}, so that no draft counts as a long prefill"
+            )
+            raise InputError(f"long_prefill_token_threshold {self.long_prefill_token_threshold}", rule)
+        if drafter.drops_block and self.enable_prefix_caching and self.block_size < drafter.num_prefill_lookahead:
+            rule = f"the drafter reads {drafter.num_prefill_lookahead} tokens ahead, and a hit drops one block for that"
+            raise InputError(f"block_size {self.block_size}", rule, "raise it")

@@ -38,20 +38,22 @@ def choose_encoder_inputs(
 ) -> EncoderChoice:
     """Choose the encoder inputs of the chunk `[start, start + num_tokens)`.
 
-    Entries that are cached are held at once. Room for the others is made here, which evicts entries that nobody holds, but it
-    is taken by `take_encoder_inputs` only, once the chunk has its KV blocks.
+    A drafter that reads ahead needs those of the tokens behind the chunk too, and a chunk is cut so that it does not read an item
+    that cannot be encoded. Entries that are cached are held at once. Room for the others is made here, which evicts entries that
+    nobody holds, but it is taken by `take_encoder_inputs` only, once the chunk has its KV blocks.
     """
     if engine.config.is_encoder_decoder:
         return _choose_all(engine, draft, state, num_tokens)
     features, cache, behaviour = state.features, engine.encoder_cache, engine.behaviour
     whole_items, ec = engine.config.disable_chunked_mm_input, engine.ec
     end = start + num_tokens
+    window_end = behaviour.drafter_window(end, engine.drafter.num_prefill_lookahead)
     inputs: list[int] = []
     loads: list[int] = []
     repeats: list[int] = []
     chosen: dict[str, int] = {}
     num_encoded = num_held = 0
-    for index in range(bisect_right(state.media_ends, start), bisect_left(state.media_starts, end)):
+    for index in range(bisect_right(state.media_ends, start), bisect_left(state.media_starts, window_end)):
         identifier, position, num_embeds = (
             features[index].identifier,
             features[index].position,
@@ -59,7 +61,7 @@ def choose_encoder_inputs(
         )
         is_split = whole_items and behaviour.splits_item(start, end, position)
         if is_split and behaviour.guards_first:
-            num_tokens = max(0, position.offset - start)
+            num_tokens = _cut_before(engine, state, index, start, num_tokens)
             break
         known = chosen.get(identifier, cache.entries.get(identifier))
         if known is not None and behaviour.differs(known, num_embeds):
@@ -71,9 +73,9 @@ def choose_encoder_inputs(
         if cache.reference(state.request_id, features, index):
             continue
         if is_split or num_embeds > draft.encoder_embeds - num_encoded or not cache.make_room(num_held + num_embeds):
-            num_tokens = max(0, position.offset - start)
+            num_tokens = _cut_before(engine, state, index, start, num_tokens)
             break
-        if not _embeds_in(position, start, end):
+        if not _embeds_in(position, start, window_end):
             continue
         chosen[identifier] = num_embeds
         num_held += num_embeds
@@ -114,6 +116,13 @@ def _choose_all(engine: EngineState, draft: StepDraft, state: RequestState, num_
     if num_embeds > budget or not engine.encoder_cache.make_room(num_embeds):
         return EncoderChoice(0, [], [], [], 0, budget)
     return EncoderChoice(num_tokens, list(range(len(state.media_embeds))), [], [], num_embeds, budget - num_embeds)
+
+
+def _cut_before(engine: EngineState, state: RequestState, index: int, start: int, num_tokens: int) -> int:
+    """Length of a chunk that stays clear of item `index`."""
+    num_left = state.media_starts[index] - start
+    num_whole = state.media_ends[index - 1] - start if index and engine.config.disable_chunked_mm_input else 0
+    return engine.behaviour.cut_before(num_left, num_tokens, engine.drafter.num_prefill_lookahead, num_whole)
 
 
 def _embeds_in(position: PlaceholderRange, start: int, end: int) -> bool:

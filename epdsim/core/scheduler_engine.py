@@ -50,6 +50,7 @@ class EngineState:
         num_streaming: Sessions that wait for input; each takes one of `max_num_seqs` places.
         pause_state: What is held back.
         pool: KV blocks.
+        drafter: What the drafter asks; all zero without one.
         table: Block keys of all prefixes that are in the pool or in a live request.
         encoder_cache: Books of the encoder cache.
         encodes_in_parts: Whether prompts are cut even with chunked prefill off, as in an engine that only encodes.
@@ -64,6 +65,7 @@ class EngineState:
         "behaviour",
         "config",
         "dialect",
+        "drafter",
         "ec",
         "encoder_cache",
         "encodes_in_parts",
@@ -84,6 +86,7 @@ class EngineState:
     def __init__(self, config: SchedulerConfig, dialect: Dialect, ec: EcConnector | None) -> None:
         self.config = config
         self.dialect = dialect
+        self.drafter = config.drafter
         self.behaviour = Behaviour(dialect)
         self.ec = ec
         self.encodes_in_parts = config.mm_encoder_only and self.behaviour.encodes_in_parts
@@ -107,6 +110,10 @@ class EngineState:
         """Blocks that hold `num_tokens` tokens; none in an engine that only encodes."""
         return 0 if self.config.mm_encoder_only else -(-num_tokens // self.config.block_size)
 
+    def with_lookahead(self, end: int) -> int:
+        """Tokens that need a KV slot when a step computes up to `end`, with those that the drafter writes."""
+        return min(end + self.drafter.num_lookahead, self.config.max_model_len)
+
     def extend(self, state: RequestState, end: int) -> list[int]:
         """Give the request blocks for its first `end` tokens; the caller has seen that the pool has them."""
         added = self.pool.take(self.blocks_for(end) - len(state.blocks))
@@ -117,10 +124,12 @@ class EngineState:
         return added
 
     def publish(self, state: RequestState, num_tokens: int) -> None:
-        """Make the request's full blocks within its first `num_tokens` tokens findable."""
+        """Make the request's full blocks within its first `num_tokens` tokens, which are known and computed, findable."""
         if not self.pool.enable_caching:
             state.publish_at = NEVER
             return
+        if self.drafter.num_prefill_lookahead > 1:
+            num_tokens = self.behaviour.settled_tokens(num_tokens, self.drafter.num_prefill_lookahead)
         first, num_full = state.num_published, num_tokens // self.config.block_size
         if num_full <= first:
             return
@@ -147,7 +156,8 @@ class EngineState:
         """Tokens computed as far as entries of the encoder cache are concerned."""
         if self.config.is_encoder_decoder:
             return state.num_computed  # the first step is over, whatever becomes of those under way
-        return self.behaviour.confirmed(state.num_computed, state.num_placeholders)
+        progress = self.behaviour.confirmed(state.num_computed, state.num_placeholders)
+        return self.behaviour.passed_items(progress, self.drafter.num_prefill_lookahead)
 
     def forget_unused_keys(self) -> None:
         """Drop block keys that neither the pool nor a live request knows, once there are many of them."""
@@ -173,10 +183,12 @@ class StepDraft:
     """What a step has left to give, and what it has given.
 
     Attributes:
-        tokens: Tokens left of `max_num_batched_tokens`.
+        tokens: Tokens left of `max_num_batched_tokens` for the next request, the drafter's own slots taken off.
         encoder_embeds: Embeddings left of `max_num_encoder_input_tokens`.
         long_prefill: Tokens that one request may get; 0 for no limit.
         num_scheduled: Tokens given, by request, in order.
+        num_drafts: Draft tokens among them.
+        has_prefill: Whether a running request that goes on was in the middle of its prompt; followed only with a drafter.
         encoder_inputs: Items to encode, by request.
         cached: Rows of running requests that go on.
         samples: Ids that reach the end of their known tokens.
@@ -191,19 +203,25 @@ class StepDraft:
         "cached",
         "encoder_embeds",
         "encoder_inputs",
+        "has_prefill",
         "holding_aside",
         "is_async",
         "long_prefill",
+        "max_drafts",
+        "num_drafts",
         "num_scheduled",
         "preempts",
         "resumed",
         "samples",
+        "slots",
         "tokens",
     )
 
     def __init__(self, engine: EngineState) -> None:
         config = engine.config
-        self.tokens = 0 if engine.pause_state is PauseState.PAUSED_ALL else config.max_num_batched_tokens
+        self.max_drafts, self.slots = engine.drafter.num_drafts, engine.drafter.num_slots
+        paused = engine.pause_state is PauseState.PAUSED_ALL
+        self.tokens = 0 if paused else config.max_num_batched_tokens - self.slots
         self.encoder_embeds = config.max_num_encoder_input_tokens
         self.is_async = config.async_scheduling and (not config.mm_encoder_only or engine.behaviour.decodes_encoded)
         self.long_prefill = 0
@@ -211,6 +229,8 @@ class StepDraft:
             num_live = len(engine.running) + len(engine.waiting) + len(engine.holding)
             self.long_prefill = engine.behaviour.long_prefill(config.long_prefill_token_threshold, num_live)
         self.num_scheduled: dict[str, int] = {}
+        self.num_drafts: dict[str, int] = {}
+        self.has_prefill = False
         self.encoder_inputs: dict[str, list[int]] = {}
         self.cached: list[CachedRequestData] = []
         self.samples: list[str] = []
@@ -229,19 +249,34 @@ class StepDraft:
         """Give tokens to a request and count them as computed."""
         request_id = state.request_id
         self.num_scheduled[request_id] = num_tokens
-        self.tokens -= num_tokens
+        self.tokens -= num_tokens + self.slots
         state.num_in_flight += num_tokens
         state.num_computed = num_computed = state.num_computed + num_tokens
-        if num_computed >= state.num_tokens + state.num_placeholders:
+        num_beyond = num_computed - state.num_tokens - state.num_placeholders
+        if num_beyond >= 0:
             self.samples.append(request_id)
             if self.is_async:
                 state.num_placeholders += 1
+        if self.max_drafts:
+            self._spend_drafts(state, num_beyond)
+
+    def _spend_drafts(self, state: RequestState, num_beyond: int) -> None:
+        """Take the drafts among the tokens just given, which are those beyond the known ones, off the request."""
+        state.is_prefill = num_beyond < 0
+        if state.num_drafts and num_beyond > 0:
+            self.num_drafts[state.request_id] = num_beyond
+        state.num_drafts = 0
+        if self.is_async and num_beyond >= 0:
+            # What the step yields and proposes is not known when the next one is planned: all of it, it is supposed.
+            state.num_placeholders += num_beyond
+            state.num_drafts = self.max_drafts
 
     def take_back(self, victim: RequestState) -> Sequence[int]:
         """Undo what a running request, preempted after it was scheduled in this step, got; the items it was to encode."""
         request_id = victim.request_id
         num_tokens = self.num_scheduled.pop(request_id)
-        self.tokens += num_tokens
+        self.tokens += num_tokens + self.slots
+        self.num_drafts.pop(request_id, None)
         victim.num_in_flight -= num_tokens
         self.cached = [row for row in self.cached if row.request_id != request_id]
         self.samples = [name for name in self.samples if name != request_id]

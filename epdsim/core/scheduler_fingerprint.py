@@ -26,9 +26,10 @@ def fingerprint(engine: EngineState) -> str:
         table = [(blocks[block], content[pool.key_of(block)], pool.references(block)) for block in state.blocks]
         counters = (state.num_tokens, state.num_computed, state.num_placeholders, state.num_in_flight, state.num_stale)
         cross = [blocks[block] for block in state.cross_blocks]
+        drafts = (state.num_drafts, state.is_prefill)
         rest = (state.num_published, state.num_remote, [payload_kind(one.data) for one in state.sent], state.outputs)
         session = (state.end_tokens, state.drops_stale, state.num_told, state.urgency, state.updates)
-        states.append((state.request_id, state.status.value, counters, table, cross, rest, session))
+        states.append((state.request_id, state.status.value, counters, drafts, table, cross, rest, session))
     served = [blocks[block] for block in pool.serving()]
     ec = None if engine.ec is None else engine.ec.fingerprint()
     lengths = (len(engine.running), len(engine.waiting), len(engine.holding), engine.pause_state.value)

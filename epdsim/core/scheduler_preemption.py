@@ -102,7 +102,7 @@ def preempt(engine: EngineState, victim: RequestState, *, drops_output: bool = F
     victim.status = Status.PREEMPTED
     victim.drops_stale = drops_output or (victim.drops_stale and victim.num_stale > 0)
     victim.num_stale = victim.num_in_flight
-    victim.num_placeholders = 0
+    victim.num_placeholders = victim.num_drafts = 0
     give_up_blocks(engine, victim)
 
 

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from epdsim.core.drafters import (
+    DRAFT_PADDING,
+    DRAFTER_CUT,
+    DRAFTER_DROP,
+    DRAFTER_KEPT,
+    DRAFTER_PASSED,
+    DRAFTER_SETTLED,
+    DRAFTER_WINDOW,
+    REJECTED,
+)
 from epdsim.core.ec_connector import EcConnector, has_input
 from epdsim.core.encoder_cache import ITEM_SLOTS, MISMATCH
 from epdsim.core.items import MediaFeature, PlaceholderRange
 from epdsim.core.kv_blocks import HIT_LIMIT
 from epdsim.core.rules import Dialect, Rule
+from epdsim.core.scheduler_aligned import ALIGNED_CHUNK
+from epdsim.core.scheduler_config import SchedulerConfig
 from epdsim.core.scheduler_state import RequestState
 
 
@@ -254,10 +266,13 @@ class Behaviour:
     """The rules of a dialect that every step asks, looked up once."""
 
     __slots__ = (
+        "aligned_chunk",
         "confirmed",
         "cursor",
+        "cut_before",
         "decodes_encoded",
         "differs",
+        "drafter_window",
         "encodable",
         "encoded",
         "encoder_left",
@@ -268,19 +283,28 @@ class Behaviour:
         "hit_limit",
         "holds_repeats",
         "item_slots",
+        "kept_ahead",
         "long_prefill",
+        "num_rejected",
+        "pads",
+        "passed_items",
+        "settled_tokens",
         "splits_item",
+        "usable_hit",
         "victim",
     )
 
     def __init__(self, dialect: Dialect) -> None:
+        self.aligned_chunk: Callable[[SchedulerConfig, RequestState, int, int], int] = dialect[ALIGNED_CHUNK]
         self.confirmed: Callable[[int, int], int] = dialect[CONFIRMED]
         self.cursor: Callable[..., int] = dialect[CURSOR]
+        self.cut_before: Callable[[int, int, int, int], int] = dialect[DRAFTER_CUT]
         self.decodes_encoded: bool = dialect[ENCODER_END]()
         self.encoded: Callable[[int, int], int] = dialect[ENCODED]
         self.encodes_in_parts: bool = dialect[ENCODER_PARTS]()
         self.encoding_yields: bool = dialect[ENCODER_TOKEN]()
         self.differs: Callable[[int, int], bool] = dialect[MISMATCH]
+        self.drafter_window: Callable[[int, int], int] = dialect[DRAFTER_WINDOW]
         self.encodable: Callable[[MediaFeature], bool] = dialect[ENCODABLE]
         self.encoder_left: Callable[[int, int], int] = dialect[ENCODER_LEFT]
         self.gives_back: Callable[[], bool] = dialect[GIVE_BACK]
@@ -288,6 +312,12 @@ class Behaviour:
         self.hit_limit: Callable[[int], int] = dialect[HIT_LIMIT]
         self.holds_repeats: bool = dialect[REPEATS]()
         self.item_slots: Callable[[PlaceholderRange], int] = dialect[ITEM_SLOTS]
+        self.kept_ahead: Callable[[int, int, int], int] = dialect[DRAFTER_KEPT]
         self.long_prefill: Callable[[int, int], int] = dialect[LONG_PREFILL]
+        self.num_rejected = dialect[REJECTED]
+        self.pads = dialect[DRAFT_PADDING]
+        self.passed_items: Callable[[int, int], int] = dialect[DRAFTER_PASSED]
+        self.settled_tokens: Callable[[int, int], int] = dialect[DRAFTER_SETTLED]
         self.splits_item: Callable[[int, int, PlaceholderRange], bool] = dialect[CHUNK_WHOLE]
+        self.usable_hit = dialect[DRAFTER_DROP]
         self.victim: Callable[[Sequence[RequestState], str], int] = dialect[VICTIM]

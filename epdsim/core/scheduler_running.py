@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from epdsim.core.plan import CachedRequestData
+from epdsim.core.scheduler_drafts import within_end
 from epdsim.core.scheduler_encoder import EncoderChoice, choose_encoder_inputs, take_encoder_inputs
 from epdsim.core.scheduler_engine import EngineState, StepDraft
 from epdsim.core.scheduler_preemption import preempt_one
@@ -13,47 +14,58 @@ from epdsim.core.scheduler_state import RequestState
 
 def schedule_running(engine: EngineState, draft: StepDraft) -> None:
     """Give tokens to running requests; preempt others when blocks run out."""
-    running, pool, ec = engine.running, engine.pool, engine.ec
+    running, pool, drafter = engine.running, engine.pool, engine.drafter
+    num_lookahead, num_ahead = drafter.num_lookahead, drafter.num_prefill_lookahead
+    is_special = engine.ec is not None or engine.config.mamba_block_aligned_split
     index = 0
     while index < len(running) and draft.tokens > 0:
         state = running[index]
         num_computed = state.num_computed
-        num_tokens = state.num_tokens + state.num_placeholders - num_computed
+        num_tokens = state.num_tokens + state.num_drafts + state.num_placeholders - num_computed
         if num_tokens > 1:
             num_tokens = draft.limited(num_tokens)
-        if state.num_placeholders:
-            num_tokens = _beyond_placeholders(engine, state, num_tokens)
-        if ec is not None and state.features and num_tokens:
-            num_tokens *= ec.ready(state.request, num_computed - state.num_placeholders)
+        if is_special or state.num_placeholders or state.num_drafts:
+            num_tokens = _narrowed(engine, state, num_tokens)
         choice: EncoderChoice | None = None
         if num_computed < state.last_media_end and num_tokens:
             choice = choose_encoder_inputs(engine, draft, state, num_computed, num_tokens)
             num_tokens = choice.num_tokens
+        if num_ahead > 1:
+            num_tokens = engine.behaviour.kept_ahead(
+                num_tokens, state.num_tokens - num_computed - num_tokens, num_ahead
+            )
         if not num_tokens:
             index += 1
             continue
         end = num_computed + num_tokens
+        room = engine.with_lookahead(end) if num_lookahead else end
         added: Sequence[int] | None = None
-        if end > state.capacity:
+        if room > state.capacity:
             is_void = False
-            while engine.blocks_for(end) - len(state.blocks) > pool.num_free and not is_void:
+            while engine.blocks_for(room) - len(state.blocks) > pool.num_free and not is_void:
                 victim, index, is_void = preempt_one(engine, draft, index)
                 if victim is state:
                     return
             if is_void:
                 continue
-            added = engine.extend(state, end)
+            added = engine.extend(state, room)
         draft.cached.append(CachedRequestData(state.request_id, num_computed, added))
         if end >= state.publish_at:
             engine.publish(state, min(end, state.num_tokens))
+        draft.has_prefill |= state.is_prefill
         draft.spend(state, num_tokens)
         if choice is not None:
             take_encoder_inputs(engine, draft, state, choice)
         index += 1
 
 
-def _beyond_placeholders(engine: EngineState, state: RequestState, num_tokens: int) -> int:
-    """Async scheduling: as many of the wanted tokens as are not past the end that steps under way may bring."""
-    if state.num_computed + 2 - state.num_placeholders >= state.asked_tokens:
-        return 0
-    return min(num_tokens, engine.config.max_model_len - 1 - state.num_computed)
+def _narrowed(engine: EngineState, state: RequestState, num_tokens: int) -> int:
+    """As many of the wanted tokens as what is under way, the model's length, a transfer and block boundaries allow."""
+    ec = engine.ec
+    if state.num_placeholders or state.num_drafts:
+        num_tokens = within_end(engine, state, num_tokens)
+    if ec is not None and state.features and num_tokens:
+        num_tokens *= ec.ready(state.request, state.num_computed - state.num_placeholders)
+    if engine.config.mamba_block_aligned_split:
+        num_tokens = engine.behaviour.aligned_chunk(engine.config, state, state.num_computed, num_tokens)
+    return num_tokens

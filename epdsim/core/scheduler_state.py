@@ -41,6 +41,8 @@ class RequestState:
         num_in_flight: Tokens of steps whose output has not come back.
         num_stale: Those of them that were scheduled before the last preemption, or in a turn that is over.
         drops_stale: Whether their output is dropped, so that the request need not wait for it.
+        num_drafts: Draft tokens that the next step may verify.
+        is_prefill: Whether its last chunk left known tokens to compute; followed only with a drafter.
         blocks: Block table.
         cross_blocks: Blocks for cross attention over the media items (encoder-decoder models).
         num_cross_blocks: How many of these it needs while it runs.
@@ -71,6 +73,7 @@ class RequestState:
         "features",
         "hit",
         "hit_epoch",
+        "is_prefill",
         "keys",
         "last_media_end",
         "media_embeds",
@@ -78,6 +81,7 @@ class RequestState:
         "media_starts",
         "num_computed",
         "num_cross_blocks",
+        "num_drafts",
         "num_in_flight",
         "num_placeholders",
         "num_prompt",
@@ -108,7 +112,8 @@ class RequestState:
         self.asked_tokens = self.num_prompt + request.max_tokens
         self.end_tokens = min(self.asked_tokens, max_model_len)
         self.num_computed = self.num_placeholders = self.num_in_flight = self.num_stale = self.num_told = 0
-        self.drops_stale = False
+        self.num_drafts = 0
+        self.drops_stale = self.is_prefill = False
         self.urgency = (request.priority, request.arrival_time, request.request_id)
         self.stop_token_ids = request.stop_token_ids
         self.updates: deque[StreamingUpdate | None] | None = deque() if request.resumable else None

@@ -17,19 +17,20 @@ from epdsim.core.scheduler_update import StepOutcome, end_request
 def steady_steps(engine: EngineState, most: int = NEVER) -> int:
     """Steps ahead that compute one token of each running request and nothing else; only the last one may finish requests.
 
-    0 whenever the next step has to be planned; `most` where there are more.
+    0 whenever the next step has to be planned, as always with a drafter, for what is accepted decides what comes next; `most` where
+    there are more.
     """
     config, running, cache = engine.config, engine.running, engine.encoder_cache
     is_full = len(running) + engine.num_streaming >= config.max_num_seqs
-    if not running or config.async_scheduling or engine.refused or len(running) > config.max_num_batched_tokens:
+    if not running or config.async_scheduling or engine.refused or engine.drafter.num_drafts:
+        return 0
+    if len(running) > config.max_num_batched_tokens or (engine.ec is not None and engine.ec.is_busy):
         return 0
     if (
         config.mm_encoder_only
         or engine.pause_state is not PauseState.UNPAUSED
         or not (is_full or _nobody_can_join(engine))
     ):
-        return 0
-    if engine.ec is not None and engine.ec.is_busy:
         return 0
     for state in running:
         num_computed, num_tokens = state.num_computed, state.num_tokens

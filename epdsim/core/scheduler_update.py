@@ -36,6 +36,7 @@ def update(engine: EngineState, plan: StepPlan, sampled: Mapping[str, Sequence[i
     """Take the output of a step into account."""
     requests, cache, is_async = engine.requests, engine.encoder_cache, engine.config.async_scheduling
     encodes_only = engine.config.mm_encoder_only
+    scheduled_drafts, behaviour = plan.num_scheduled_spec_tokens, engine.behaviour
     given: Mapping[str, Sequence[int]] = dict.fromkeys(plan.samples, SYNTHETIC) if sampled is None else sampled
     new_tokens: dict[str, int] = {}
     finished: list[str] = []
@@ -50,9 +51,11 @@ def update(engine: EngineState, plan: StepPlan, sampled: Mapping[str, Sequence[i
             state.num_stale -= num_scheduled
             if state.drops_stale:
                 continue
+        tokens = given.get(request_id)
+        if tokens and request_id in scheduled_drafts:
+            _roll_back(state, behaviour.num_rejected(scheduled_drafts[request_id], len(tokens), is_stale=is_stale))
         if state.features and cache.held(request_id):
             engine.release_past(state, engine.encoder_progress(state))
-        tokens = given.get(request_id)
         if not tokens:
             if encodes_only and engine.behaviour.encoded(state.num_computed, state.num_in_flight) >= state.num_prompt:
                 finish(engine, state)
@@ -60,9 +63,8 @@ def update(engine: EngineState, plan: StepPlan, sampled: Mapping[str, Sequence[i
             continue
         if len(tokens) > state.end_tokens - state.num_tokens:
             tokens = tokens[: state.end_tokens - state.num_tokens]
-        is_stopped = False
-        if state.stop_token_ids:
-            tokens, is_stopped = _stopped(tokens, state.stop_token_ids)
+        stops = state.stop_token_ids
+        tokens, is_stopped = _stopped(tokens, stops) if stops else (tokens, False)
         new_tokens[request_id] = num_new = len(tokens)
         state.num_tokens += num_new
         if state.outputs is not None:
@@ -104,6 +106,13 @@ def finish(engine: EngineState, state: RequestState) -> None:
     engine.free_blocks(state)
     engine.finished.append(state.request_id)
     del engine.requests[state.request_id]
+
+
+def _roll_back(state: RequestState, num_rejected: int) -> None:
+    """Take back what a step computed for drafts that were wrong."""
+    state.num_computed -= num_rejected
+    if state.num_placeholders:
+        state.num_placeholders -= num_rejected
 
 
 def _settle(engine: EngineState, state: RequestState, num_new: int, *, is_stale: bool) -> None:

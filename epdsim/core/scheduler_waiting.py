@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from epdsim.core.scheduler_drafts import padded
 from epdsim.core.scheduler_encoder import EncoderChoice, choose_encoder_inputs, take_encoder_inputs
 from epdsim.core.scheduler_engine import EngineState, PauseState, StepDraft
 from epdsim.core.scheduler_queues import WaitingQueue
@@ -37,7 +40,7 @@ def schedule_waiting(engine: EngineState, draft: StepDraft) -> None:
         waiting.add_first(not_ready)
 
 
-def find_prefix(engine: EngineState, state: RequestState) -> list[int]:
+def find_prefix(engine: EngineState, state: RequestState) -> Sequence[int]:
     """The blocks of the longest known prefix of a request that holds none, leaving at least one token to compute.
 
     A request that does not fit is looked up again in every step, so what was found is kept as long as it must still be true: no key
@@ -57,10 +60,10 @@ def find_prefix(engine: EngineState, state: RequestState) -> list[int]:
         blocks += pool.find_all(state.keys.upto(stop)[len(blocks) : stop])
         if len(blocks) < stop:
             break
-    return blocks
+    return engine.behaviour.usable_hit(blocks, drops_block=engine.drafter.drops_block)
 
 
-def _start(engine: EngineState, state: RequestState) -> tuple[list[int], int]:
+def _start(engine: EngineState, state: RequestState) -> tuple[Sequence[int], int]:
     """The blocks that a request holds or that are found for it, and how many tokens it would start with."""
     if state.blocks:
         return state.blocks, state.num_computed
@@ -73,20 +76,19 @@ def _admit(engine: EngineState, draft: StepDraft, queue: WaitingQueue, state: Re
     holds = bool(state.blocks)
     hit, num_computed = _start(engine, state)
     num_local = 0 if holds else len(hit) * engine.config.block_size
-    num_tokens = draft.long_prefill or state.num_tokens
-    num_tokens = min(num_tokens, state.num_tokens - num_computed)
-    if num_tokens > draft.tokens:
-        if not (engine.config.enable_chunked_prefill or engine.encodes_in_parts):
-            return False
-        num_tokens = draft.tokens
+    num_tokens, num_drafts = _wanted(engine, draft, state, num_computed)
     choice: EncoderChoice | None = None
-    if num_computed < state.last_media_end:
+    if num_computed < state.last_media_end and num_tokens:
         choice = choose_encoder_inputs(engine, draft, state, num_computed, num_tokens)
         num_tokens = choice.num_tokens
+    num_ahead = engine.drafter.num_prefill_lookahead
+    if num_ahead > 1:
+        num_tokens = engine.behaviour.kept_ahead(num_tokens, state.num_tokens - num_computed - num_tokens, num_ahead)
     if num_tokens == 0:
         return False
     end = num_computed + num_tokens
-    while not _fits(engine, state, hit, end):
+    room = engine.with_lookahead(end)
+    while not _fits(engine, state, hit, room):
         if engine.dialect[GIVE_WAY](engine, draft, state):
             continue
         if state.features and engine.behaviour.gives_back():
@@ -97,18 +99,39 @@ def _admit(engine: EngineState, draft: StepDraft, queue: WaitingQueue, state: Re
     if not holds:
         engine.pool.hold(hit)
         state.blocks, state.num_published, state.num_computed, state.num_remote = list(hit), len(hit), num_computed, 0
-    engine.extend(state, end)
-    engine.publish(state, end)
+    engine.extend(state, room)
+    engine.publish(state, min(end, state.num_tokens))
     (draft.resumed if state.status is Status.PREEMPTED else draft.admitted).append((state, num_local))
     state.status = Status.RUNNING
     state.hit, state.hit_epoch = [], -1
+    state.num_drafts = num_drafts
     draft.spend(state, num_tokens)
     if choice is not None:
         take_encoder_inputs(engine, draft, state, choice)
     return True
 
 
-def _fits(engine: EngineState, state: RequestState, hit: list[int], end: int) -> bool:
+def _wanted(engine: EngineState, draft: StepDraft, state: RequestState, num_computed: int) -> tuple[int, int]:
+    """Tokens that an admission is to compute next, before the encoder is asked, and the padding among them; 0 for none now."""
+    num_left = state.num_tokens - num_computed
+    if draft.max_drafts and num_left == 1:
+        num_left = padded(engine, draft, num_computed)
+        if num_left > draft.tokens:
+            return 0, 0
+    num_drafts = num_left - 1 if num_computed + num_left > state.num_tokens else 0
+    num_tokens = min(draft.long_prefill or num_left, num_left)
+    if num_tokens > draft.tokens:
+        if not (engine.config.enable_chunked_prefill or engine.encodes_in_parts):
+            return 0, 0
+        num_tokens = draft.tokens
+    if engine.config.mamba_block_aligned_split:
+        num_tokens = engine.behaviour.aligned_chunk(engine.config, state, num_computed, num_tokens)
+        if num_drafts and 0 < num_tokens <= num_drafts:
+            num_tokens, num_drafts = 1, 0
+    return num_tokens, num_drafts
+
+
+def _fits(engine: EngineState, state: RequestState, hit: Sequence[int], end: int) -> bool:
     """Whether the free blocks suffice, of which found blocks that nobody holds are a part."""
     if engine.config.scheduler_reserve_full_isl:
         end = max(end, state.num_tokens)

@@ -17,7 +17,7 @@ from epdsim.core.scheduler_config import SchedulerConfig
 from epdsim.core.strip import payload_kind
 from epdsim.sut.schedule_ec import FarSide
 from epdsim.sut.schedule_ec_model import announce, hand_in, model_pull, report, send_out
-from epdsim.sut.schedule_play import Play, Tokens
+from epdsim.sut.schedule_play import NumDrafts, Play, Tokens
 from epdsim.sut.schedule_records import RecordedEc, RecordedItem, RecordedRequest, RecordedUpdate, RecordedWorkload
 
 _PAUSES = {"new": PauseState.PAUSED_NEW, "all": PauseState.PAUSED_ALL, "nothing": PauseState.UNPAUSED}
@@ -94,6 +94,10 @@ class ModelEngine:
             announce(self._pull, self._far)
             report(self._pull, self._far)
 
+    def propose(self, drafts: NumDrafts) -> None:
+        """Hand in what was drafted after a step."""
+        self.scheduler.update_draft_tokens(drafts)
+
     def queues(self) -> dict[str, Any]:
         """Free blocks and both queues."""
         scheduler = self.scheduler
@@ -134,6 +138,11 @@ def scheduler_config(workload: RecordedWorkload) -> SchedulerConfig:
         is_encoder_decoder=config.is_encoder_decoder,
         mm_encoder_only=config.mm_encoder_only,
         ec_role=config.ec_role or ("none" if workload.ec_store is None else "consumer"),
+        speculative_method=config.speculative_method,
+        num_speculative_tokens=config.num_speculative_tokens,
+        parallel_drafting=config.parallel_drafting,
+        disable_eagle_block_drop=config.disable_eagle_block_drop,
+        mamba_block_aligned_split=config.mamba_block_aligned_split,
     )
 
 
@@ -168,6 +177,7 @@ def recorded_form(plan: StepPlan) -> dict[str, Any]:
         "free_encoder_mm_hashes": list(plan.free_encoder_mm_hashes),
         "ec_loads": list(plan.ec_loads),
         "ec_saves": list(plan.ec_saves),
+        "num_scheduled_spec_tokens": dict(plan.num_scheduled_spec_tokens),
     }
 
 

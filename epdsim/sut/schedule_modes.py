@@ -41,6 +41,9 @@ TRAITS: Mapping[str, str] = {
     **EC_TRAITS,
     "encdec": "an encoder-decoder model, with blocks for cross attention",
     "encodeonly": "an EC producer that only encodes",
+    "drafts": "speculative decoding with drafts that come from tokens (n-gram) or from a model of its own",
+    "eagle": "speculative decoding with a drafter that reads the model's hidden states, and ahead in the prompt",
+    "aligned": "chunks of prompts that end at block boundaries",
 }
 """What a mode can add, and what that means."""
 
@@ -90,29 +93,40 @@ NEW_MODES = (
 )
 """What the first recordings do not cover."""
 
-MODES = (*RECORDED_MODES, *NEW_MODES)
+DRAFT_MODES = (
+    *("v1-drafts", "v2-async-drafts", "v1-prio-drafts", "v2-async-prio-tight-drafts", "v1-hash-drafts", "any-drafts"),
+    *("v1-eagle", "v2-async-eagle", "v2-prio-tight-eagle", "v1-async-masks-eagle", "v2-async-hash-eagle", "any-eagle"),
+    *("v1-aligned", "v2-async-hash-aligned", "v1-prio-tight-aligned", "v2-async-eagle-aligned", "any-aligned"),
+)
+"""Speculative decoding and block-aligned chunks."""
+
+MODES = (*RECORDED_MODES, *NEW_MODES, *DRAFT_MODES)
 """All that are listed."""
 
 SESSIONS_SINCE = 32
-"""Minor version of the first release that is compared in `SESSION_MODES`, where 0.28 and 0.30 die, and in `EC_MODES`."""
+"""Minor version of the first release compared in `SESSION_MODES`, where 0.28 and 0.30 die, in `EC_MODES` and in `DRAFT_MODES`."""
 
 ANY = "any"
 """The runner that stands for one drawn anew for each seed, with several traits besides those that are named."""
 
-_NAMED_ONLY = frozenset({"sessions", "stops", "resetrunning", "pause", *EC_TRAITS, "encdec", "encodeonly"})
+_NAMED_ONLY = frozenset(
+    {"sessions", "stops", "resetrunning", "pause", *EC_TRAITS, "encdec", "encodeonly", "drafts", "eagle", "aligned"}
+)
 """Traits that `any` does not draw, so that its workloads stay what they were; they are added by name, as in `any-sessions`."""
 
-_APART = ("sessions", "ecc", "ecp", "ecb", "remote", *EC_TRAITS)
+_APART = ("sessions", "ecc", "ecp", "ecb", "remote", *EC_TRAITS, "drafts", "eagle", "aligned")
 
-_CONFLICTS = (
-    *(("ecc", "ecp"), ("ecc", "ecb"), ("ecp", "ecb"), ("evict", "pull"), ("pull", "sessions")),
-    ("remote", "async"),
+CONFLICTS = (
+    *(("ecc", "ecp"), ("ecc", "ecb"), ("ecp", "ecb"), ("evict", "pull"), ("pull", "sessions"), ("remote", "async")),
+    *(("drafts", "eagle"), ("chunkoff", "eagle", "aligned"), ("chunkoff", "eagle", "long")),
+    *(("sessions", "drafts"), ("sessions", "eagle")),
     *(("encdec", other) for other in ("encodeonly", *_APART, "mixed", "masks", "mismatch", "hash")),
     *(("encodeonly", other) for other in _APART),
 )
-"""An engine has one EC role and one kind of connector, and offers are of a first input; a KV consumer with steps under way frees
-blocks late, which is not modelled; encoder-decoder models have one modality, beside the prompt, and no EC connector; an engine that
-only encodes is a producer, without KV cache."""
+"""An engine has one EC role, one kind of connector and one drafter, and offers are of a first input; a KV consumer with steps under
+way frees blocks late, which is not modelled; an item that must not be split and whose chunk cannot hold it together with what a
+drafter reads ahead is never begun; encoder-decoder models have one modality, beside the prompt, and no EC connector; an engine that
+only encodes is a producer, without KV cache; drafts are not modelled with any of these, nor with sessions."""
 
 
 def parse_mode(mode: str) -> tuple[str, frozenset[str]]:
@@ -131,7 +145,7 @@ def parse_mode(mode: str) -> tuple[str, frozenset[str]]:
         )
     excluded = _conflict(frozenset(traits))
     if excluded:
-        raise InputError(f"mode {mode!r}", f"{excluded[0]} and {excluded[1]} exclude each other")
+        raise InputError(f"mode {mode!r}", f"{' and '.join(excluded)} exclude each other")
     return runner, frozenset(traits)
 
 
@@ -139,12 +153,14 @@ def default_modes(release: str) -> tuple[str, ...]:
     """What is run against a release, for example `"0.32.0"`, when no mode is named."""
     minor = int(release.split(".")[1])
     return (
-        MODES if minor >= SESSIONS_SINCE else tuple(mode for mode in MODES if mode not in {*SESSION_MODES, *EC_MODES})
+        MODES
+        if minor >= SESSIONS_SINCE
+        else tuple(mode for mode in MODES if mode not in {*SESSION_MODES, *EC_MODES, *DRAFT_MODES})
     )
 
 
 def _conflict(traits: frozenset[str]) -> Sequence[str]:
-    return next((pair for pair in _CONFLICTS if traits.issuperset(pair)), ())
+    return next((those for those in CONFLICTS if traits.issuperset(those)), ())
 
 
 def drawn_mode(rng: random.Random, named: frozenset[str]) -> tuple[str, frozenset[str]]:

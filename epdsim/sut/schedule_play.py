@@ -2,13 +2,15 @@
 
 In step n arrive the requests with `arrival_step` up to n, in order, then inputs of sessions; then come aborts, resets and pauses;
 then the schedule call; then late aborts; then the engine hears what a step yielded: this one, or with async scheduling the one
-before.
+before. With speculative decoding, but not with async scheduling, it then hears how many tokens were drafted for each request of the
+step.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
 
 from epdsim.core.ec_connector import NOTHING_TO_DO, EcStep
@@ -29,6 +31,9 @@ P = TypeVar("P", bound=Plan)
 E = TypeVar("E")
 Tokens = Mapping[str, Sequence[Any]]
 """Sampled tokens by request; none for a request that does not reach the end of its known tokens."""
+NumDrafts = Mapping[str, int]
+"""Draft tokens by request."""
+NO_DRAFTS: NumDrafts = MappingProxyType({})
 
 
 class Engine(Protocol[P]):
@@ -70,6 +75,10 @@ class Engine(Protocol[P]):
         """Hand in what a step yielded."""
         ...
 
+    def propose(self, drafts: NumDrafts) -> None:
+        """Hand in what was drafted after a step."""
+        ...
+
     def queues(self) -> dict[str, Any]:
         """`free_blocks`, `running` and `waiting` as they stand."""
         ...
@@ -101,6 +110,7 @@ class Play(Generic[P]):
         self._updates = _by_step([(update.arrival_step, update) for update in workload.updates])
         self.pending = list(workload.requests)
         self._features = {request.request_id: request.mm_features for request in self.pending}
+        self._has_drafter = workload.config.speculative_method != "none"
         self._under_way: deque[tuple[P, Tokens, EcStep]] = deque()
         self.engine = make_engine(workload, self._far)
 
@@ -114,28 +124,37 @@ class Play(Generic[P]):
         """Whether nothing is to come and no step with tokens is under way."""
         return not self.pending and not any(tokens for _, tokens, _ in self._under_way)
 
-    def step(self, number: int, sample: Callable[[str], Sequence[Any]]) -> dict[str, Any]:
+    def step(
+        self, number: int, sample: Callable[[str, int], Sequence[Any]], propose: Callable[[str], int] = lambda _: 0
+    ) -> dict[str, Any]:
         """Play step `number`; what the engine decides, in the form of a recording.
 
         Args:
             number: Counted from 0.
-            sample: The tokens that a request yields, asked in scheduling order for those that yield some.
+            sample: The tokens that a request yields, given the number of its drafts that the step verifies; asked in scheduling
+                order for those that yield some.
+            propose: Tokens drafted for a request after the step, asked likewise for all that were scheduled.
         """
         engine = self.engine
         plan = self._schedule(number)
         told = engine.told(plan)
         samples = engine.samples(plan)
-        tokens = {name: list(sample(name)) if name in samples else [] for name in told["num_scheduled_tokens"]}
+        scheduled, verified = told["num_scheduled_tokens"], told.pop("num_scheduled_spec_tokens")
+        tokens = {name: list(sample(name, verified.get(name, 0))) if name in samples else [] for name in scheduled}
+        drafts = {name: propose(name) for name in scheduled} if self._has_drafter and not self._depth else NO_DRAFTS
         copies = {"ec_loads": told.pop("ec_loads"), "ec_saves": told.pop("ec_saves")}
-        self._finish(number, plan, tokens, copies)
+        self._finish(number, plan, tokens, copies, drafts)
         if not self._far.pulls:
             del copies["ec_saves"]
         extra = {**copies, **self._far.said} if self._has_store else {}
-        return told | {"sampled": tokens} | extra | engine.queues()
+        told |= {"sampled": tokens}
+        if self._has_drafter:
+            told |= {"num_scheduled_spec_tokens": verified, "num_draft_tokens": dict(drafts)}
+        return told | extra | engine.queues()
 
-    def advance(self, number: int, tokens: Tokens) -> None:
-        """Play step `number` with known tokens, and tell nothing: for timing."""
-        self._finish(number, self._schedule(number), tokens, {})
+    def advance(self, number: int, tokens: Tokens, drafts: NumDrafts = NO_DRAFTS) -> None:
+        """Play step `number` with known tokens and drafts, and tell nothing: for timing."""
+        self._finish(number, self._schedule(number), tokens, {}, drafts)
 
     def _schedule(self, number: int) -> P:
         engine = self.engine
@@ -155,7 +174,9 @@ class Play(Generic[P]):
             engine.pause(what)
         return engine.schedule()
 
-    def _finish(self, number: int, plan: P, tokens: Tokens, copies: Mapping[str, Sequence[str]]) -> None:
+    def _finish(
+        self, number: int, plan: P, tokens: Tokens, copies: Mapping[str, Sequence[str]], drafts: NumDrafts
+    ) -> None:
         copied = self._copied(plan, copies)
         for name in self._late_aborts.get(number, ()):
             self.engine.abort(name)
@@ -167,6 +188,8 @@ class Play(Generic[P]):
             self.engine.update(done, yielded)
             if not self._far.pulls:
                 self._far.stored |= set(copied.saves)
+        if drafts:
+            self.engine.propose(drafts)
 
     def _copied(self, plan: P, copies: Mapping[str, Sequence[str]]) -> EcStep:
         """What workers load in the step, and save of what they encode in it: with a shared store a producer saves everything."""

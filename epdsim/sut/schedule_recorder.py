@@ -28,7 +28,7 @@ def record(
     Returns:
         The workload with its steps, further turns, and the ids that were alive when it was cut.
     """
-    workload, worker = script
+    workload, worker, drafting = script
     play = make_play(workload)
     requests = {request.request_id: request for request in workload.requests}
     outputs: dict[str, list[int]] = {name: [] for name in requests}
@@ -36,12 +36,13 @@ def record(
     steps: list[dict[str, Any]] = []
     alive: set[str] = set()
 
-    def sample(name: str) -> list[int]:
-        outputs[name].append(worker.sample())
-        return outputs[name][-1:]
+    def sample(name: str, num_drafts: int) -> list[int]:
+        tokens = [worker.sample() for _ in range(1 + drafting.accepted(num_drafts))]
+        outputs[name] += tokens
+        return tokens
 
     while len(steps) < most_steps:
-        step = play.step(len(steps), sample)
+        step = play.step(len(steps), sample, lambda _: drafting.proposed())
         steps.append(step)
         before, alive = alive, {*step["running"], *step["waiting"]}
         for name in sorted(before - alive - left):

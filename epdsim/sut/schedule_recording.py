@@ -73,7 +73,12 @@ def replay_workload(workload: RecordedWorkload) -> tuple[int, Difference | None]
         sampled = step.get("sampled")
         if not isinstance(sampled, dict):
             raise InputError(f"step {equal}", "it does not say what was sampled")
-        ours = play.step(equal, lambda name, sampled=sampled: sampled.get(name) or ["a token"])
+        proposed = step.get("num_draft_tokens") or {}
+        ours = play.step(
+            equal,
+            lambda name, _, sampled=sampled: sampled.get(name) or ["a token"],
+            lambda name, proposed=proposed: proposed.get(name, 0),
+        )
         for field in {**step, **ours}:
             if not _same(step.get(field, _ABSENT), ours.get(field, _ABSENT)):
                 return equal, Difference(equal, field, step.get(field, _ABSENT), ours.get(field, _ABSENT))

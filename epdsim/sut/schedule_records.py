@@ -44,6 +44,11 @@ class RecordedConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     ec_role: str | None = None
     is_encoder_decoder: bool = False
     mm_encoder_only: bool = False
+    speculative_method: str = "none"
+    num_speculative_tokens: int = 0
+    parallel_drafting: bool = False
+    disable_eagle_block_drop: bool = False
+    mamba_block_aligned_split: bool = False
 
 
 class RecordedItem(msgspec.Struct, frozen=True, kw_only=True):

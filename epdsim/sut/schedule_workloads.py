@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from epdsim.sut.schedule_drafts import Drafting, num_spare_slots, with_drafts
 from epdsim.sut.schedule_ec_workloads import EC_TRAITS, draw_far_side
 from epdsim.sut.schedule_encoders import as_encoder_decoder, as_encoder_only
 from epdsim.sut.schedule_events import STOP, draw_aborts, draw_pauses, draw_resets, draw_sessions
@@ -38,6 +39,7 @@ class ScheduleScript(NamedTuple):
 
     workload: RecordedWorkload
     worker: Worker
+    drafting: Drafting
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ def schedule_workload(mode: str, seed: int, release: str) -> ScheduleScript:
     """A random workload.
 
     Args:
-        mode: Of `MODES`, or another combination of a runner and traits.
+        mode: Of `schedule_modes.MODES`, or another combination of a runner and traits.
         seed: Equal seeds of a mode give equal workloads.
         release: vLLM's, which the settings name.
 
@@ -126,9 +128,9 @@ class _Draw:
         self._traits = traits
         self._sizes = _LARGE if "large" in traits else _SMALL if rng.random() < 0.7 else _MEDIUM
         self._item_limit = self._between(self._sizes.item)
-        self._config = self._settings(mode, seed, runner, release)
-        config = self._config
-        self._most_tokens = min((config.num_gpu_blocks - 1) * config.block_size, config.max_model_len)
+        self._config = config = with_drafts(rng, traits, self._settings(mode, seed, runner, release))
+        num_slots = (config.num_gpu_blocks - 1) * config.block_size - num_spare_slots(config)
+        self._most_tokens = min(num_slots, config.max_model_len)
         self._alphabet = FEW_TOKENS if "hash" in traits else tuple(range(1, 10))
         self._items = [self._item(number) for number in range(self._sizes.identifiers)]
 
@@ -160,7 +162,8 @@ class _Draw:
             workload = as_encoder_decoder(workload, rng)
         if "encodeonly" in traits:
             workload = as_encoder_only(workload, rng)
-        return ScheduleScript(workload, Worker(random.Random(rng.random()), traits, self))  # noqa: S311  (as above)
+        answers = random.Random(rng.random())  # noqa: S311  (as above)
+        return ScheduleScript(workload, Worker(answers, traits, self), Drafting(answers, self._config))
 
     def turn(self, ended: RecordedRequest, output: Sequence[int], step: int, number: int) -> RecordedRequest | None:
         """A further turn on a request that ended in a step; None when it would not fit."""

@@ -28,7 +28,7 @@ def test_recorded_workloads(benchmark) -> None:
         for workload in workloads:
             play = model_play(workload)
             for number, step in enumerate(workload.steps):
-                play.advance(number, step["sampled"])
+                play.advance(number, step["sampled"], step.get("num_draft_tokens", {}))
 
     benchmark(replay)
     benchmark.extra_info["steps_per_s"] = num_steps / benchmark.stats["min"]

@@ -38,7 +38,7 @@ class _Timed:
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
-        self.add, self.abort, self.reset = engine.add, engine.abort, engine.reset
+        self.add, self.abort, self.reset, self.propose = engine.add, engine.abort, engine.reset, engine.propose
         self.spent_s = 0.0
 
     def schedule(self) -> Any:
@@ -58,7 +58,7 @@ def _seconds(make_play: Callable[[RecordedWorkload], Play], workload: RecordedWo
     play = make_play(workload)
     play.engine = timed = _Timed(play.engine)
     for number, step in enumerate(workload.steps):
-        play.advance(number, step["sampled"])
+        play.advance(number, step["sampled"], step.get("num_draft_tokens", {}))
     return timed.spent_s
 
 

@@ -59,7 +59,11 @@ def _decided_again(vllm: LiveSystem, recording: Path, every: int) -> int:
             pytest.skip(f"recorded from {recorded.config.vllm}, installed is {vllm.release}")
         play: Play = vllm.play(recorded)
         steps = [
-            play.step(number, lambda name, step=step: step["sampled"][name])
+            play.step(
+                number,
+                lambda name, _, step=step: step["sampled"][name],
+                lambda name, step=step: step["num_draft_tokens"][name],
+            )
             for number, step in enumerate(recorded.steps)
         ]
         assert json.dumps(steps) == json.dumps(json.loads(lines[place - 1])["steps"]), f"line {place}"
@@ -69,6 +73,7 @@ def _decided_again(vllm: LiveSystem, recording: Path, every: int) -> int:
 
 def test_own_recordings_are_decided_again(vllm: LiveSystem) -> None:
     assert _decided_again(vllm, OWN, every=3) == 43
+    assert _decided_again(vllm, OWN.with_name("schedules-drafts-vllm-0.32.0.jsonl.gz"), every=3) == 22
 
 
 def test_shared_recordings_are_decided_again(vllm: LiveSystem, shared_path) -> None:

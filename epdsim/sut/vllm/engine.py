@@ -8,7 +8,7 @@ from typing import Any
 
 from epdsim.core.ec_connector import NOTHING_TO_DO, EcStep
 from epdsim.sut.schedule_ec import FarSide
-from epdsim.sut.schedule_play import Play, Tokens
+from epdsim.sut.schedule_play import NumDrafts, Play, Tokens
 from epdsim.sut.schedule_records import RecordedItem, RecordedRequest, RecordedUpdate, RecordedWorkload
 from epdsim.sut.vllm.connectors import ec_connector, kv_connector
 from epdsim.sut.vllm.ec_pull import PullAdapter
@@ -42,6 +42,9 @@ class VllmEngine:
             block_size=config.block_size,
             mm_registry=media_registry(settings, config),
         )
+        if config.mamba_block_aligned_split:
+            # What a second, recurrent KV group would switch on: chunks are cut the same, the blocks are those of one group.
+            self.scheduler.need_mamba_block_aligned_split = True
         self._far = far
         self._pull = PullAdapter(settings, config.ec_role or "consumer", far) if far.pulls else None
         if self._pull is not None:
@@ -130,10 +133,11 @@ class VllmEngine:
             output = self._release.make_empty_encoder_model_runner_output(plan)
             return {name for name, tokens in zip(output.req_ids, output.sampled_token_ids, strict=True) if tokens}
         requests = self.scheduler.requests
+        drafts = plan.scheduled_spec_decode_tokens
         return {
             name
             for name in plan.num_scheduled_tokens
-            if requests[name].num_computed_tokens >= _known_tokens(requests[name])
+            if requests[name].num_computed_tokens >= _known_tokens(requests[name], len(drafts.get(name, ())))
         }
 
     def told(self, plan: Any) -> dict[str, Any]:
@@ -167,6 +171,7 @@ class VllmEngine:
             "free_encoder_mm_hashes": list(plan.free_encoder_mm_hashes),
             "ec_loads": copies.loads,
             "ec_saves": copies.saves,
+            "num_scheduled_spec_tokens": {name: len(ids) for name, ids in plan.scheduled_spec_decode_tokens.items()},
         }
 
     def _copies(self, metadata: Any) -> EcStep:
@@ -188,6 +193,13 @@ class VllmEngine:
                 sampled_token_ids=[list(tokens[name]) for name in names],
                 ec_connector_output=None if self._pull is None else self._pull.report(self._release),
             ),
+        )
+
+    def propose(self, drafts: NumDrafts) -> None:
+        """Hand in what was drafted after a step; which tokens is of no matter."""
+        names = list(drafts)
+        self.scheduler.update_draft_token_ids(
+            self._release.DraftTokenIds(names, [[1] * drafts[name] for name in names])
         )
 
     def queues(self) -> dict[str, Any]:
@@ -220,9 +232,9 @@ def _sampling(release: Any, asked: RecordedRequest | RecordedUpdate) -> Any:
     )
 
 
-def _known_tokens(request: Any) -> int:
-    """Tokens that a request has once the step just planned is over, less the one that the step samples."""
-    return request.num_tokens + max(0, request.num_output_placeholders - 1)
+def _known_tokens(request: Any, num_drafts: int) -> int:
+    """Tokens that a request has once the step just planned is over, less those that the step samples or verifies."""
+    return request.num_tokens + max(0, request.num_output_placeholders - 1 - num_drafts)
 
 
 def _tables(name: str, groups: Any) -> dict[str, Any]:

@@ -19,7 +19,14 @@ from typing import Any
 from epdsim.core.errors import InputError
 
 _NAMES = {
-    "vllm.config": ("CacheConfig", "ObservabilityConfig", "ParallelConfig", "SchedulerConfig"),
+    "vllm.config": (
+        "CacheConfig",
+        "ObservabilityConfig",
+        "ParallelConfig",
+        "SchedulerConfig",
+        "SpeculativeConfig",
+        "VllmConfig",
+    ),
     "vllm.distributed.ec_transfer.ec_connector.base": ("ECConnectorRole",),
     "vllm.distributed.kv_transfer.kv_connector.v1.base": ("KVConnectorBase_V1", "KVConnectorMetadata"),
     "vllm.lora.request": ("LoRARequest",),
@@ -37,7 +44,12 @@ _NAMES = {
     "vllm.v1.core.sched.interface": ("PauseState",),
     "vllm.v1.core.sched.scheduler": ("Scheduler",),
     "vllm.v1.kv_cache_interface": ("CrossAttentionSpec", "FullAttentionSpec", "KVCacheConfig", "KVCacheGroupSpec"),
-    "vllm.v1.outputs": ("ECConnectorOutput", "ModelRunnerOutput", "make_empty_encoder_model_runner_output"),
+    "vllm.v1.outputs": (
+        "DraftTokenIds",
+        "ECConnectorOutput",
+        "ModelRunnerOutput",
+        "make_empty_encoder_model_runner_output",
+    ),
     "vllm.v1.request": ("Request", "RequestStatus"),
 }
 

@@ -36,7 +36,7 @@ def engine_settings(release: Any, config: RecordedConfig) -> StandIn:
         supports_multimodal_inputs=True,
         get_multimodal_config=lambda: StandIn(mm_processor_cache_gb=0, enable_mm_embeds=False),
     )
-    return StandIn(
+    settings = StandIn(
         model_config=model,
         scheduler_config=_scheduler_config(release, config),
         cache_config=_cache_config(release, config),
@@ -54,6 +54,25 @@ def engine_settings(release: Any, config: RecordedConfig) -> StandIn:
         aux_output_config=StandIn(enabled=False),
         ec_manager_config=StandIn(get_encoder_cache_manager_obj=lambda: None),
     )
+    if config.speculative_method != "none":
+        _draft(release, settings, config)
+    return settings
+
+
+def _draft(release: Any, settings: StandIn, config: RecordedConfig) -> None:
+    """Switch speculative decoding on, with the figures that the release itself derives from the method."""
+    drafter = object.__new__(release.SpeculativeConfig)
+    drafter.__dict__.update(
+        method=config.speculative_method,
+        num_speculative_tokens=config.num_speculative_tokens,
+        parallel_drafting=config.parallel_drafting,
+        disable_eagle_block_drop=config.disable_eagle_block_drop,
+        num_speculative_tokens_per_batch_size=None,
+        draft_model_config=StandIn(hf_config=StandIn(num_nextn_predict_layers=config.num_speculative_tokens)),
+    )
+    vars(settings)["speculative_config"] = drafter
+    for name in ("num_speculative_tokens", "num_lookahead_tokens", "num_prefill_lookahead_tokens"):
+        vars(settings)[name] = getattr(release.VllmConfig, name).fget(settings)
 
 
 def _scheduler_config(release: Any, config: RecordedConfig) -> Any:

@@ -48,10 +48,14 @@ def test_own_recordings_of_ec_connectors_are_equal() -> None:
 
 @pytest.mark.parametrize(
     ("name", "num_workloads", "num_steps"),
-    [("schedules-encoders-vllm-0.32.0.jsonl.gz", 48, 1831), ("schedules-vllm-0.25-0.31.jsonl.gz", 64, 4957)],
+    [
+        ("schedules-encoders-vllm-0.32.0.jsonl.gz", 48, 1831),
+        ("schedules-drafts-vllm-0.32.0.jsonl.gz", 68, 7326),
+        ("schedules-vllm-0.25-0.31.jsonl.gz", 64, 4957),
+    ],
 )
 def test_further_recordings_are_equal(name: str, num_workloads: int, num_steps: int) -> None:
-    """The modes of encoders, and nine modes of each older release in which it differs from 0.32."""
+    """The modes of encoders; four workloads of each of `DRAFT_MODES`; nine modes of each older release in which it differs."""
     report = replay_schedules(OWN.with_name(name))
     assert report.first_difference == ()
     assert report.counts == (
