@@ -88,6 +88,7 @@ def _check_items(engine: EngineState, name: str, features: Sequence[MediaFeature
 
 def _check_whole_items(engine: EngineState, name: str, features: Sequence[MediaFeature]) -> None:
     config = engine.config
+    # Two requests of which each waits to be alone would wait for ever: the threshold counts as if it always bound.
     room, size = config.max_num_batched_tokens - engine.drafter.num_slots, config.block_size
     if config.long_prefill_token_threshold:
         room = min(room, config.long_prefill_token_threshold)

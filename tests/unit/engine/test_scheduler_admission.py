@@ -252,9 +252,11 @@ class TestRefusal:
             engine.add_request(Request("a", TokenPrompt([1] * 8), 1, (image("x", 0, 6),)))
         engine.add_request(Request("b", TokenPrompt([1] * 8), 1, (image("x", 0, 6, [1, 1, 0, 1, 1, 1]),)))
 
-    def test_an_item_that_must_not_be_split_and_exceeds_a_step_is_refused(self) -> None:
+    @pytest.mark.parametrize("limit", [{}, {"max_num_batched_tokens": 64, "long_prefill_token_threshold": 19}])
+    def test_an_item_that_must_not_be_split_and_exceeds_a_step_is_refused(self, limit) -> None:
+        """A threshold that binds only among others counts too: two such requests would wait for each other to end."""
         item = MediaFeature("image", "x", PlaceholderRange(1, 20))
-        engine = scheduler(disable_chunked_mm_input=True)
+        engine = scheduler(disable_chunked_mm_input=True, **limit)
         with pytest.raises(InputError, match="items are not split"):
             engine.add_request(Request("a", TokenPrompt([1] * 24), 1, (item,)))
         scheduler(named("vllm-0.32"), disable_chunked_mm_input=True).add_request(
