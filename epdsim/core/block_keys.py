@@ -11,7 +11,7 @@ range of its own, and each that follows the number after its predecessor's: a pr
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 
 from epdsim.core.items import MediaFeature
 from epdsim.core.prompt import Prompt, RunPrompt, TokenPrompt, TokenRun, joined_prompt
@@ -82,6 +82,22 @@ class BlockKeyTable:
                 parent = parent_of[start]
                 start = parent - parent % RANGE
         self._numbers = {chain: number for chain, number in self._numbers.items() if number in kept}
+
+    def beyond(self, keys: Collection[int]) -> Callable[[int], bool]:
+        """Tells of a key whether it stands for a longer prefix that begins with that of one of `keys`."""
+        parent_of = {number: parent for (parent, _), number in self._numbers.items()}
+
+        def is_beyond(key: int) -> bool:
+            while key:
+                start = key - key % RANGE
+                if any(start <= one < key for one in keys):
+                    return True
+                key = parent_of[start]
+                if key in keys:
+                    return True
+            return False
+
+        return is_beyond
 
     def chains(self) -> Iterator[tuple[int, int, Hashable]]:
         """Number, parent's number and last content of every chain."""

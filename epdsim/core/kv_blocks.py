@@ -193,6 +193,13 @@ class BlockPool:
                     (all_found[key],) = found
                     self._num_doubled -= 1
 
+    def hide(self, block: int) -> None:
+        """Make a block unfindable that somebody may hold, or nobody: a free one then is among the next to be taken."""
+        self.lose_key(block)
+        if block in self._cached_free:
+            del self._cached_free[block]
+            self._plain_free.append(block)
+
     def reset(self) -> bool:
         """Forget all prefixes; False and nothing done while a block is in use."""
         if self.num_free != self.num_blocks - 1:

@@ -5,7 +5,7 @@ A plan costs no time. The fleet says how long it takes, the broadcast what it we
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
@@ -59,6 +59,42 @@ class CachedRequestData(NamedTuple):
     cross_block_ids: Sequence[int] = ()
 
 
+class KvLoad(NamedTuple):
+    """KV cache that workers load from outside.
+
+    Attributes:
+        request_id: Whose it is.
+        block_ids: Blocks to fill, in order of the prompt.
+        start: First token of the first block.
+        end: One past the last token that comes.
+        is_async: Whether it is loaded between steps, and its end reported; else it is there before the step reads it.
+    """
+
+    request_id: str
+    block_ids: Sequence[int]
+    start: int
+    end: int
+    is_async: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TransferReport:
+    """What workers say about KV transfers with the output of a step.
+
+    Attributes:
+        received: Ids whose asynchronous load is over, failed ones among them.
+        sent: Ids that ended before, whose blocks are not needed any more.
+        invalid_blocks: Blocks that could not be loaded: of a load within the step just run, or of an asynchronous one, at the
+            latest with its end.
+        failed: Ids whose asynchronous load failed as a whole; they are in `received` too, now or later.
+    """
+
+    received: Sequence[str] = ()
+    sent: Sequence[str] = ()
+    invalid_blocks: Collection[int] = ()
+    failed: Sequence[str] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """One step.
@@ -72,6 +108,8 @@ class StepPlan:
         samples: Ids that reach the end of their known tokens, so that the step yields a token of each, and its accepted drafts; in
             scheduling order.
         num_scheduled_spec_tokens: Draft tokens among the tokens to compute, by request; those of an admission nobody proposed.
+        kv_loads: Loads of KV cache that begin with this step.
+        kv_sends: Ids that ended since the last step and whose blocks are held until they are reported as sent.
         preempted: Sorted ids, as reported to the workers in this step.
         finished: Sorted ids that ended since the last step.
         free_encoder_mm_hashes: Identifiers that workers must drop from their encoder cache.
@@ -89,6 +127,8 @@ class StepPlan:
     ec_saves: Sequence[str] = ()
     samples: Sequence[str] = ()
     num_scheduled_spec_tokens: Mapping[str, int] = field(default_factory=dict[str, int])
+    kv_loads: Sequence[KvLoad] = ()
+    kv_sends: Sequence[str] = ()
 
     @property
     def total_num_scheduled_tokens(self) -> int:

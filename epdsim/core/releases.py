@@ -8,9 +8,7 @@ ideal.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
 
 from epdsim.core import (
     drafters,
@@ -29,30 +27,9 @@ from epdsim.core import (
     strip,
 )
 from epdsim.core.errors import InputError
-from epdsim.core.rules import IDEAL, Dialect, Replacement, Rule
-
-FIRST, LAST = 25, 33
-"""Minor versions of the first and the last release in the table: 0.25 and 0.33."""
-
-
-@dataclass(frozen=True, slots=True)
-class Deviation:
-    """What a span of releases does in place of a rule's ideal.
-
-    Attributes:
-        rule: The rule.
-        first: Minor version of the first release that does so.
-        last: Minor version of the last one.
-        behaviour: What stands in the rule's place.
-        why: What differs, in a sentence, with its source.
-    """
-
-    rule: Rule[Any]
-    first: int
-    last: int
-    behaviour: Callable[..., Any]
-    why: str
-
+from epdsim.core.release_deviation import FIRST, LAST, Deviation
+from epdsim.core.release_loads import LOAD_DEVIATIONS
+from epdsim.core.rules import IDEAL, Dialect, Replacement
 
 DEVIATIONS: tuple[Deviation, ...] = (
     Deviation(
@@ -389,6 +366,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
         drafters.passed_ahead,
         "entries are held for as many tokens more as the drafter reads ahead (seen in 0.32.0, taken for all; vLLM PR 46315)",
     ),
+    *LOAD_DEVIATIONS,
 )
 """Rows of the protocol and of the scheduler; rows of one rule do not overlap."""
 

@@ -28,6 +28,27 @@ class EcOffer:
 
 
 @dataclass(frozen=True, slots=True)
+class KvTransfer:
+    """What an engine's KV connector does about a request; by default it loads remote tokens once, within the step that admits it.
+
+    Attributes:
+        loads_async: Remote tokens are loaded between steps, while the request waits and holds the blocks for them.
+        num_unready: Look-ups that are answered with "not yet" before one is answered with tokens.
+        num_loads: Admissions at which the tokens can be loaded: 1 for a hand-over, more for a store.
+        sends: When the request has its tokens, its blocks are held until they are reported as sent.
+    """
+
+    loads_async: bool = False
+    num_unready: int = 0
+    num_loads: int = 1
+    sends: bool = False
+
+
+WITHIN_STEP = KvTransfer()
+"""Remote tokens are there when the request is admitted."""
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """What one engine (encode, prefill or decode) is asked to do.
 
@@ -43,6 +64,7 @@ class Request:
         cache_salt: Part of every block key; None for none.
         adapter: Name of the adapter (LoRA), part of every block key; None for none.
         num_remote_tokens: Leading prompt tokens whose KV cache another engine hands over; counted as computed at admission.
+        kv_transfer: How they come, and whether its own KV cache goes to another engine.
         remote_embeds: Identifiers whose embeddings are known to stand in a shared EC store, to be loaded instead of encoded.
         ec_offers: Embeddings that are to come over an EC connector that pulls or pushes, by identifier; None for none.
         stop_token_ids: Output tokens that end it, itself included, before `max_tokens`; only for prompts with ids.
@@ -58,6 +80,7 @@ class Request:
     cache_salt: str | None = None
     adapter: str | None = None
     num_remote_tokens: int = 0
+    kv_transfer: KvTransfer = WITHIN_STEP
     remote_embeds: frozenset[str] = frozenset()
     ec_offers: Mapping[str, EcOffer] | None = None
     stop_token_ids: frozenset[int] = frozenset()

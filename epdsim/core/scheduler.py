@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from epdsim.core.block_keys import RequestKeys
 from epdsim.core.ec_connector import EcConnector, SharedStore
 from epdsim.core.errors import InputError
-from epdsim.core.plan import StepPlan
+from epdsim.core.plan import StepPlan, TransferReport
 from epdsim.core.request import Request, StreamingUpdate
 from epdsim.core.rules import IDEAL, Dialect
 from epdsim.core.scheduler_admissible import check_request, check_update
@@ -73,8 +73,13 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        """Requests that wait, preempted ones and sessions between two turns among them."""
+        """Requests that wait, preempted ones and those that hold blocks among them."""
         return len(self._engine.waiting) + len(self._engine.holding)
+
+    @property
+    def num_withheld(self) -> int:
+        """Requests that ended and whose blocks a KV transfer still needs."""
+        return len(self._engine.transfers.withheld) if self._engine.transfers is not None else 0
 
     @property
     def free_blocks(self) -> int:
@@ -88,7 +93,7 @@ class Scheduler:
 
     @property
     def waiting(self) -> list[str]:
-        """Ids in order of admission: sessions between two turns before the others."""
+        """Ids in order of admission: those that hold blocks before the others."""
         return [state.request_id for queue in (self._engine.holding, self._engine.waiting) for state in queue]
 
     def add_request(self, request: Request, *, trusted: bool = False) -> None:
@@ -102,7 +107,8 @@ class Scheduler:
             InputError: The id is in use, or no schedule could ever finish the request (LIVE-ADMIT).
         """
         engine = self._engine
-        if request.request_id in engine.requests:
+        withheld = engine.transfers.withheld if engine.transfers is not None else {}
+        if request.request_id in engine.requests or request.request_id in withheld:
             raise InputError(f"request {request.request_id!r}", "a request of that id is alive", "use another id")
         embeds = tuple(engine.behaviour.item_slots(feature.position) for feature in request.mm_features)
         if not trusted:
@@ -167,18 +173,26 @@ class Scheduler:
         schedule_waiting(engine, draft)
         plan = step_plan(engine, draft)
         engine.step += 1
+        if engine.transfers is not None:
+            engine.transfers.planned(draft.samples, draft.num_scheduled, engine.requests)
         engine.finished, engine.preempted = [], []
         return plan
 
-    def update_from_output(self, plan: StepPlan, sampled: Mapping[str, Sequence[int]] | None = None) -> StepOutcome:
+    def update_from_output(
+        self,
+        plan: StepPlan,
+        sampled: Mapping[str, Sequence[int]] | None = None,
+        report: TransferReport | None = None,
+    ) -> StepOutcome:
         """Hand in what a step yielded.
 
         Args:
             plan: The step; each plan is handed in once, in order.
             sampled: Output tokens by request, accepted drafts first; None for one token of each request that reached the end of
                 its known tokens.
+            report: What the KV connector's workers say with it.
         """
-        return update(self._engine, plan, sampled)
+        return update(self._engine, plan, sampled, report)
 
     def update_draft_tokens(self, num_drafts: Mapping[str, int]) -> None:
         """Hand in, after the output of a step, how many draft tokens were proposed for its requests.
@@ -237,7 +251,7 @@ class Scheduler:
             reset_running(engine)
         if reset_connector:
             for state in engine.requests.values():
-                state.num_remote = 0
+                state.num_loads = 0
         return engine.pool.reset()
 
     def reset_encoder_cache(self) -> None:

@@ -27,6 +27,9 @@ def check_request(engine: EngineState, request: Request, embeds: Sequence[int]) 
         raise InputError(name, "it needs at least one prompt token and one output token")
     if request.resumable and engine.drafter.num_drafts:
         raise InputError(f"session {request.request_id!r}", "sessions with speculative decoding are not modelled")
+    transfer = request.kv_transfer
+    if engine.transfers is None and (transfer.loads_async or transfer.sends or transfer.num_unready):
+        raise InputError(f"{name} with a KV transfer", "the engine has no KV connector", "set kv_role")
     _check_tokens(engine, name, request.prompt.num_tokens + request.max_tokens)
     _check_items(engine, name, request.mm_features, embeds)
 

@@ -7,15 +7,16 @@ request resumes it gets the missing fields, always under `"resend"`, under `"adm
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from epdsim.core.ec_connector import NOTHING_TO_DO
 from epdsim.core.items import MediaFeature
 from epdsim.core.plan import NO_UPDATES, CachedRequestData, NewRequestData, StepPlan
+from epdsim.core.rules import Rule
 from epdsim.core.scheduler_engine import EngineState, StepDraft
 from epdsim.core.scheduler_sessions import BROADCAST
 from epdsim.core.scheduler_state import RequestState
-from epdsim.core.strip import RESUMED, defer_payloads, late_payloads, resend_on_resume, strip_covered
+from epdsim.core.strip import RESUMED, UNCOVERED, defer_payloads, late_payloads, resend_on_resume, strip_covered
 
 
 def step_plan(engine: EngineState, draft: StepDraft) -> StepPlan:
@@ -24,6 +25,8 @@ def step_plan(engine: EngineState, draft: StepDraft) -> StepPlan:
     cached = draft.cached
     if engine.config.strip == "deferred" and draft.encoder_inputs:
         cached = [_with_payloads(engine, draft, row) for row in cached]
+    if engine.transfers is not None and engine.transfers.rewound:
+        cached = [_rewound(engine, engine.transfers.rewound, row) for row in cached]
     if draft.resumed and not is_v2:
         cached += [_resumed(engine, draft, state) for state, _ in draft.resumed]
     new = draft.admitted + draft.resumed if is_v2 else draft.admitted
@@ -42,6 +45,8 @@ def step_plan(engine: EngineState, draft: StepDraft) -> StepPlan:
         ec_saves=ec_step.saves,
         samples=_samples(engine, draft),
         num_scheduled_spec_tokens=draft.num_drafts,
+        kv_loads=draft.kv_loads,
+        kv_sends=engine.transfers.sends if engine.transfers is not None else (),
     )
 
 
@@ -94,15 +99,27 @@ def _resumed(engine: EngineState, draft: StepDraft, state: RequestState) -> Cach
         state.num_told = len(state.features)
     if engine.config.strip == "deferred":
         return _with_payloads(engine, draft, row)
-    if state.features and _resends(engine):
+    if state.features and _resends(engine, RESUMED):
         missing = resend_on_resume(state.features, num_computed, state.sent, engine.dialect)
         return _updated(state, row, missing)
     return row
 
 
-def _resends(engine: EngineState) -> bool:
+def _resends(engine: EngineState, rule: Rule[Callable[[], bool]]) -> bool:
     strip = engine.config.strip
-    return strip == "resend" or (strip == "admission" and engine.dialect[RESUMED]())
+    return strip == "resend" or (strip == "admission" and engine.dialect[rule]())
+
+
+def _rewound(engine: EngineState, rewound: dict[str, None], row: CachedRequestData) -> CachedRequestData:
+    """The row of a running request, with what it lacks if a failed load sent it back behind stripped items."""
+    if row.request_id not in rewound:
+        return row
+    del rewound[row.request_id]
+    if not _resends(engine, UNCOVERED):
+        return row
+    state = engine.requests[row.request_id]
+    missing = resend_on_resume(state.features, row.num_computed_tokens, state.sent, engine.dialect)
+    return _updated(state, row, missing)
 
 
 def _with_payloads(engine: EngineState, draft: StepDraft, row: CachedRequestData) -> CachedRequestData:

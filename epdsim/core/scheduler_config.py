@@ -11,6 +11,8 @@ _CHOICES = {
     "policy": ("fcfs", "priority"),
     "model_runner": ("v1", "v2"),
     "ec_role": ("none", "producer", "consumer", "both"),
+    "kv_role": ("none", "producer", "consumer", "both"),
+    "kv_load_failure_policy": ("recompute", "fail"),
     "strip": ("off", "admission", "deferred", "resend"),
     "speculative_method": METHODS,
 }
@@ -44,6 +46,8 @@ class SchedulerConfig:
         is_encoder_decoder: The model reads its items through cross attention (Whisper): all of them are encoded with the first
             step, prompts are computed at once, and there is no prefix cache.
         mm_encoder_only: The engine runs the media encoder only: no KV cache, no output tokens; a request ends with its prompt.
+        kv_role: The engine's side of the KV connector: `"none"`, `"producer"`, `"consumer"` or `"both"`.
+        kv_load_failure_policy: What becomes of a request whose KV cache could not be loaded: `"recompute"` or `"fail"`.
         strip: How payloads of prefix-covered items are left out of the broadcast: `"off"`, `"admission"`, `"deferred"` or
             `"resend"` (see `core.strip`); under `"admission"` a resume is as the rule `strip.resumed` of the dialect has it.
         speculative_method: How tokens are drafted (see `core.drafters`); `"none"` for no speculative decoding.
@@ -74,6 +78,8 @@ class SchedulerConfig:
     ec_role: str = "none"
     is_encoder_decoder: bool = False
     mm_encoder_only: bool = False
+    kv_role: str = "none"
+    kv_load_failure_policy: str = "fail"
     strip: str = "admission"
     speculative_method: str = "none"
     num_speculative_tokens: int = 0
@@ -125,6 +131,8 @@ class SchedulerConfig:
             raise InputError(
                 name, "an encoder-decoder model computes prompts at once and shares nothing", "switch it off"
             )
+        if self.kv_role != "none":
+            raise InputError(f"kv_role {self.kv_role!r}", "no KV connector serves encoder-decoder models", "use none")
         if self.ec_role != "none":
             raise InputError(
                 f"ec_role {self.ec_role!r}", "embeddings of an encoder-decoder model are not cached", "use none"
@@ -150,6 +158,9 @@ class SchedulerConfig:
         if (num_drafts or self.mamba_block_aligned_split) and (self.is_encoder_decoder or self.mm_encoder_only):
             rule = "speculative decoding and block-aligned chunks are modelled for models that only decode"
             raise InputError("is_encoder_decoder or mm_encoder_only", rule, "switch one off")
+        if (num_drafts or self.mamba_block_aligned_split) and self.kv_role != "none":
+            rule = "speculative decoding and block-aligned chunks are not modelled together with a KV connector"
+            raise InputError(f"kv_role {self.kv_role!r}", rule, "switch one off")
         drafter = self.drafter
         room = self.max_num_batched_tokens - drafter.num_slots
         if num_drafts and room < 1 + num_drafts:

@@ -16,12 +16,13 @@ from epdsim.core.ec_connector import EcConnector
 from epdsim.core.encoder_cache import EncoderCache
 from epdsim.core.encoder_decoder_cache import EncoderDecoderCache
 from epdsim.core.kv_blocks import BlockPool
-from epdsim.core.plan import CachedRequestData
+from epdsim.core.plan import CachedRequestData, KvLoad
 from epdsim.core.rules import Dialect
 from epdsim.core.scheduler_config import SchedulerConfig
 from epdsim.core.scheduler_queues import waiting_queue
 from epdsim.core.scheduler_rules import Behaviour
 from epdsim.core.scheduler_state import RequestState
+from epdsim.core.scheduler_transfers import Transfers
 
 NEVER = sys.maxsize
 """More tokens than any request has."""
@@ -46,7 +47,8 @@ class EngineState:
         requests: Live requests by id.
         running: In scheduling order.
         waiting: Without KV blocks, by policy.
-        holding: Sessions between two turns, which keep their KV blocks and are admitted before the others.
+        holding: Who waits with KV blocks, and is admitted before the others: sessions between two turns, requests whose KV cache is
+            loaded or has been.
         num_streaming: Sessions that wait for input; each takes one of `max_num_seqs` places.
         pause_state: What is held back.
         pool: KV blocks.
@@ -58,6 +60,7 @@ class EngineState:
         preempted: Ids preempted since the last step.
         ec: The engine's side of the EC connector; None without one.
         refused: Ids to fail at the next update, with the reason.
+        transfers: Books of the KV connector; None without one.
     """
 
     __slots__ = (
@@ -80,6 +83,7 @@ class EngineState:
         "running",
         "step",
         "table",
+        "transfers",
         "waiting",
     )
 
@@ -104,6 +108,7 @@ class EngineState:
         self.finished: list[str] = []
         self.preempted: list[str] = []
         self.refused: dict[str, str] = {}
+        self.transfers = None if config.kv_role == "none" else Transfers(config)
         self._prune_at = min(MANY_KEYS, 8 * config.num_gpu_blocks)
 
     def blocks_for(self, num_tokens: int) -> int:
@@ -113,6 +118,29 @@ class EngineState:
     def with_lookahead(self, end: int) -> int:
         """Tokens that need a KV slot when a step computes up to `end`, with those that the drafter writes."""
         return min(end + self.drafter.num_lookahead, self.config.max_model_len)
+
+    def fits(self, state: RequestState, hit: Sequence[int], end: int, num_reserved: int = 0) -> bool:
+        """Whether the free blocks suffice for a waiting request's first `end` tokens.
+
+        Args:
+            state: What it holds already counts.
+            hit: Found blocks; those that nobody holds are a part of the free ones.
+            end: Tokens.
+            num_reserved: Free blocks that must be left.
+        """
+        free, num_held = self.pool.num_free, len(state.blocks) + len(hit) - state.num_cross_blocks
+        num_idle = self.pool.num_idle(hit)
+        if max(0, self.blocks_for(end) - num_held) + num_idle > free - num_reserved:
+            return False
+        if not self.config.scheduler_reserve_full_isl:
+            return True
+        return max(0, self.blocks_for(state.num_tokens) - num_held) + num_idle <= free
+
+    def adopt(self, state: RequestState, hit: Sequence[int]) -> None:
+        """Begin a request's block table with found blocks; one whose whole short prompt was loaded has a table already."""
+        if not state.blocks:
+            self.pool.hold(hit)
+            state.blocks, state.num_published = list(hit), len(hit)
 
     def extend(self, state: RequestState, end: int) -> list[int]:
         """Give the request blocks for its first `end` tokens; the caller has seen that the pool has them."""
@@ -139,7 +167,14 @@ class EngineState:
         state.publish_at = (num_full + 1) * self.config.block_size
 
     def free_blocks(self, state: RequestState) -> None:
-        """Give up the request's block table."""
+        """Give up the request's block table, once no step under way may write it where that matters."""
+        if self.transfers is not None and not self.transfers.is_settled(state):
+            self.transfers.defer(state.blocks)
+            state.blocks = []
+        self.release_blocks(state)
+
+    def release_blocks(self, state: RequestState) -> None:
+        """Give up the request's block table at once."""
         self.pool.release(state.blocks)
         self.pool.release(state.cross_blocks)
         state.blocks, state.cross_blocks = [], ()
@@ -176,6 +211,8 @@ class EngineState:
         other.waiting, other.holding = self.waiting.copy(other.requests), self.holding.copy(other.requests)
         other.finished, other.preempted, other.refused = list(self.finished), list(self.preempted), dict(self.refused)
         other.ec = None if self.ec is None else self.ec.clone()
+        if self.transfers is not None:
+            other.transfers = self.transfers.clone(other.requests, other.table)
         return other
 
 
@@ -195,7 +232,8 @@ class StepDraft:
         admitted: Requests admitted for the first time, with the tokens found in the prefix cache.
         resumed: Requests admitted again after a preemption, likewise.
         preempts: Whether a request was preempted in this step, so that nobody is admitted.
-        holding_aside: Sessions that hold blocks and were passed over for want of input or of their own late output.
+        holding_aside: Who holds blocks and was passed over: for want of input, of KV cache that is on its way, of own late output.
+        kv_loads: Loads of KV cache from outside.
     """
 
     __slots__ = (
@@ -206,6 +244,7 @@ class StepDraft:
         "has_prefill",
         "holding_aside",
         "is_async",
+        "kv_loads",
         "long_prefill",
         "max_drafts",
         "num_drafts",
@@ -234,6 +273,7 @@ class StepDraft:
         self.encoder_inputs: dict[str, list[int]] = {}
         self.cached: list[CachedRequestData] = []
         self.samples: list[str] = []
+        self.kv_loads: list[KvLoad] = []
         self.admitted: list[tuple[RequestState, int]] = []
         self.resumed: list[tuple[RequestState, int]] = []
         self.preempts = False

@@ -21,19 +21,26 @@ def fingerprint(engine: EngineState) -> str:
     pool = engine.pool
     queue = [(blocks[block], content[pool.key_of(block)]) for block in pool.free_queue()]
     states: list[tuple[object, ...]] = []
-    queued = list(dict.fromkeys((*engine.running, *engine.waiting, *engine.holding, *engine.requests.values())))
+    transfers = engine.transfers
+    withheld = () if transfers is None else transfers.withheld.values()
+    queued = dict.fromkeys((*engine.running, *engine.waiting, *engine.holding, *engine.requests.values(), *withheld))
     for state in queued:
         table = [(blocks[block], content[pool.key_of(block)], pool.references(block)) for block in state.blocks]
         counters = (state.num_tokens, state.num_computed, state.num_placeholders, state.num_in_flight, state.num_stale)
         cross = [blocks[block] for block in state.cross_blocks]
         drafts = (state.num_drafts, state.is_prefill)
-        rest = (state.num_published, state.num_remote, [payload_kind(one.data) for one in state.sent], state.outputs)
+        kv = (state.num_loads, state.num_unready, state.was_preempted)
+        rest = (state.num_published, kv, [payload_kind(one.data) for one in state.sent], state.outputs)
         session = (state.end_tokens, state.drops_stale, state.num_told, state.urgency, state.updates)
         states.append((state.request_id, state.status.value, counters, drafts, table, cross, rest, session))
     served = [blocks[block] for block in pool.serving()]
     ec = None if engine.ec is None else engine.ec.fingerprint()
     lengths = (len(engine.running), len(engine.waiting), len(engine.holding), engine.pause_state.value)
     pending = (lengths, engine.finished, engine.preempted, ec, list(engine.refused))
+    if transfers is not None:
+        deferred = [blocks[block] for block in transfers.deferred_blocks()]
+        settled = [transfers.is_settled(state) for state in engine.requests.values()]
+        pending = (*pending, transfers.fingerprint(), deferred, settled)
     text = repr((queue, states, served, pending, engine.encoder_cache.fingerprint()))
     return blake2b(text.encode(), digest_size=16).hexdigest()
 

@@ -66,7 +66,7 @@ WITHDRAWN = Rule(
 )
 
 
-def preempt_one(engine: EngineState, draft: StepDraft, index: int) -> tuple[RequestState, int, bool]:
+def preempt_one(engine: EngineState, draft: StepDraft, index: int) -> tuple[RequestState, int, bool] | None:
     """Preempt the victim of the policy.
 
     Args:
@@ -75,10 +75,14 @@ def preempt_one(engine: EngineState, draft: StepDraft, index: int) -> tuple[Requ
         index: Place in the running list of the request that needs blocks.
 
     Returns:
-        The victim, the place of the needy request after its removal, and whether its encoder choice must be made again.
+        The victim, the place of the needy request after its removal, and whether its encoder choice must be made again; None when
+        the victim's blocks would not come free now, so that nobody is preempted.
     """
     victim_index = engine.behaviour.victim(engine.running, engine.config.policy)
-    victim = engine.running.pop(victim_index)
+    victim = engine.running[victim_index]
+    if engine.transfers is not None and not engine.transfers.is_settled(victim):
+        return None
+    del engine.running[victim_index]
     is_void = False
     num_tokens = draft.num_scheduled.get(victim.request_id, 0)
     if num_tokens:
@@ -86,7 +90,7 @@ def preempt_one(engine: EngineState, draft: StepDraft, index: int) -> tuple[Requ
         withdrawn = draft.take_back(victim)
         is_void = bool(withdrawn) and engine.dialect[WITHDRAWN](engine, draft, victim, withdrawn)
     draft.preempts = True
-    preempt(engine, victim)
+    preempt(engine, victim, drops_output=engine.transfers is not None and engine.transfers.delivers)
     return victim, engine.behaviour.cursor(index, victim_index, was_scheduled=num_tokens > 0), is_void
 
 
@@ -100,6 +104,7 @@ def preempt(engine: EngineState, victim: RequestState, *, drops_output: bool = F
             when it comes, but must not touch the counters that start afresh.
     """
     victim.status = Status.PREEMPTED
+    victim.was_preempted = True
     victim.drops_stale = drops_output or (victim.drops_stale and victim.num_stale > 0)
     victim.num_stale = victim.num_in_flight
     victim.num_placeholders = victim.num_drafts = 0
@@ -109,6 +114,8 @@ def preempt(engine: EngineState, victim: RequestState, *, drops_output: bool = F
 def give_up_blocks(engine: EngineState, state: RequestState) -> None:
     """Take away all that a request, out of every queue, has computed, and let it wait ahead of the others."""
     engine.free_blocks(state)
+    if engine.transfers is not None:
+        engine.transfers.prefills.pop(state.request_id, None)
     engine.encoder_cache.release_all(state.request_id, state.features)
     state.num_computed = state.num_told = 0
     engine.waiting.add_first([state])

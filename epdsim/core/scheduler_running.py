@@ -41,13 +41,13 @@ def schedule_running(engine: EngineState, draft: StepDraft) -> None:
         room = engine.with_lookahead(end) if num_lookahead else end
         added: Sequence[int] | None = None
         if room > state.capacity:
-            is_void = False
-            while engine.blocks_for(room) - len(state.blocks) > pool.num_free and not is_void:
-                victim, index, is_void = preempt_one(engine, draft, index)
-                if victim is state:
+            if engine.blocks_for(room) - len(state.blocks) > pool.num_free:
+                place = _make_room(engine, draft, index, room)
+                if place is None:
                     return
-            if is_void:
-                continue
+                index, is_void = place
+                if is_void:
+                    continue
             added = engine.extend(state, room)
         draft.cached.append(CachedRequestData(state.request_id, num_computed, added))
         if end >= state.publish_at:
@@ -57,6 +57,21 @@ def schedule_running(engine: EngineState, draft: StepDraft) -> None:
         if choice is not None:
             take_encoder_inputs(engine, draft, state, choice)
         index += 1
+
+
+def _make_room(engine: EngineState, draft: StepDraft, index: int, end: int) -> tuple[int, bool] | None:
+    """Preempt until there are blocks for the first `end` tokens of the running request at `index`.
+
+    Returns:
+        Its place then, and whether its encoder choice must be made again; None when there is no room in this step.
+    """
+    state, is_void = engine.running[index], False
+    while engine.blocks_for(end) - len(state.blocks) > engine.pool.num_free and not is_void:
+        preempted = preempt_one(engine, draft, index)
+        if preempted is None or preempted[0] is state:
+            return None
+        _, index, is_void = preempted
+    return index, is_void
 
 
 def _narrowed(engine: EngineState, state: RequestState, num_tokens: int) -> int:

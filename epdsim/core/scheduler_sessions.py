@@ -54,7 +54,10 @@ def give_way(engine: EngineState, draft: StepDraft, needy: RequestState) -> bool
         Whether there was one.
     """
     aside = draft.holding_aside
-    others = [] if engine.running else [state for state in (*aside, *engine.holding) if state is not needy]
+    holding = [
+        state for state in (*aside, *engine.holding) if state is not needy and state.status is not Status.LOADING
+    ]
+    others = [] if engine.running else holding
     if not others:
         return False
     idle = [state for state in others if state.status is Status.STREAMING]
@@ -71,7 +74,7 @@ def hold_on(_engine: EngineState, _draft: StepDraft, _needy: RequestState) -> bo
 
 def preempt_holding(engine: EngineState) -> None:
     """A reset with running requests takes the blocks of sessions between two turns as well."""
-    for state in reversed(list(engine.holding)):
+    for state in reversed([one for one in engine.holding if one.status is not Status.LOADING]):
         engine.holding.discard(state)
         give_up_blocks(engine, state)
 

@@ -17,6 +17,7 @@ class Status(Enum):
     """Where a request stands."""
 
     WAITING = "waiting"
+    LOADING = "loading"
     RUNNING = "running"
     PREEMPTED = "preempted"
     STREAMING = "waiting for input"
@@ -49,7 +50,11 @@ class RequestState:
         capacity: Tokens that the table has room for.
         num_published: Leading blocks of the table that can be found by others.
         publish_at: Tokens from which on there may be more of them.
-        num_remote: Leading tokens whose KV cache is still to be taken over at admission.
+        num_loads: Admissions at which remote tokens may still be loaded.
+        num_unready: Look-ups for them that are still answered with "not yet".
+        num_cached: Tokens that were found in the prefix cache when an asynchronous load began.
+        was_preempted: Whether workers know it already, so that an admission is a resume.
+        last_step: Number of the last step that computes something of it; followed where frees are deferred.
         hit: Blocks found for its prefix the last time they were looked for.
         hit_epoch: The pool's count of lost keys at that time; -1 when they must be looked for again.
         media_starts: First token of each media span.
@@ -76,20 +81,23 @@ class RequestState:
         "is_prefill",
         "keys",
         "last_media_end",
+        "last_step",
         "media_embeds",
         "media_ends",
         "media_starts",
+        "num_cached",
         "num_computed",
         "num_cross_blocks",
         "num_drafts",
         "num_in_flight",
+        "num_loads",
         "num_placeholders",
         "num_prompt",
         "num_published",
-        "num_remote",
         "num_stale",
         "num_tokens",
         "num_told",
+        "num_unready",
         "outputs",
         "publish_at",
         "request",
@@ -99,6 +107,7 @@ class RequestState:
         "stop_token_ids",
         "updates",
         "urgency",
+        "was_preempted",
     )
 
     def __init__(self, request: Request, keys: RequestKeys, media_embeds: tuple[int, ...], max_model_len: int) -> None:
@@ -121,7 +130,9 @@ class RequestState:
         self.cross_blocks: tuple[int, ...] = ()
         self.num_cross_blocks = 0
         self.capacity = self.num_published = self.publish_at = 0
-        self.num_remote = request.num_remote_tokens
+        self.num_loads, self.num_unready = request.kv_transfer.num_loads, request.kv_transfer.num_unready
+        self.num_cached = self.last_step = 0
+        self.was_preempted = False
         self.hit: list[int] = []
         self.hit_epoch = -1
         self._set_media(media_embeds)

@@ -24,13 +24,15 @@ def steady_steps(engine: EngineState, most: int = NEVER) -> int:
     is_full = len(running) + engine.num_streaming >= config.max_num_seqs
     if not running or config.async_scheduling or engine.refused or engine.drafter.num_drafts:
         return 0
-    if len(running) > config.max_num_batched_tokens or (engine.ec is not None and engine.ec.is_busy):
-        return 0
     if (
-        config.mm_encoder_only
+        len(running) > config.max_num_batched_tokens
+        or (engine.ec is not None and engine.ec.is_busy)
+        or config.mm_encoder_only
         or engine.pause_state is not PauseState.UNPAUSED
         or not (is_full or _nobody_can_join(engine))
     ):
+        return 0
+    if engine.transfers is not None and not engine.transfers.is_idle:
         return 0
     for state in running:
         num_computed, num_tokens = state.num_computed, state.num_tokens
@@ -72,6 +74,8 @@ def take_steps(engine: EngineState, count: int) -> StepOutcome:
     running, size = list(engine.running), engine.config.block_size
     engine.encoder_cache.take_freed()
     engine.finished, engine.preempted = [], []
+    if engine.transfers is not None:
+        engine.transfers.planned([], {}, engine.requests)
     needs: list[tuple[int, int]] = []
     filled: list[RequestState] = []
     ended: list[RequestState] = []

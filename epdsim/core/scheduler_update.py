@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from epdsim.core.ec_connector import NOTHING_FAILED
-from epdsim.core.plan import StepPlan
+from epdsim.core.plan import StepPlan, TransferReport
 from epdsim.core.scheduler_engine import EngineState
+from epdsim.core.scheduler_load_failures import take_failures
+from epdsim.core.scheduler_loads import take_completed, withholds
 from epdsim.core.scheduler_sessions import end_turn
 from epdsim.core.scheduler_state import RequestState, Status
 
@@ -32,8 +34,27 @@ class StepOutcome:
     turned: Sequence[str] = field(default=())
 
 
-def update(engine: EngineState, plan: StepPlan, sampled: Mapping[str, Sequence[int]] | None) -> StepOutcome:
+def update(
+    engine: EngineState, plan: StepPlan, sampled: Mapping[str, Sequence[int]] | None, report: TransferReport | None
+) -> StepOutcome:
     """Take the output of a step into account."""
+    transfers = engine.transfers
+    void: Collection[str] = ()
+    if transfers is not None:
+        for table in transfers.done(computed=bool(plan.num_scheduled_tokens)):
+            engine.pool.release(table)
+        if report is not None:
+            void = take_failures(engine, transfers, plan, report)
+    outcome = _take_tokens(engine, plan, sampled, void)
+    if transfers is not None and report is not None:
+        take_completed(engine, transfers, report)
+    return outcome
+
+
+def _take_tokens(
+    engine: EngineState, plan: StepPlan, sampled: Mapping[str, Sequence[int]] | None, void: Collection[str]
+) -> StepOutcome:
+    """Take the tokens of a step, except of those requests whose output is void."""
     requests, cache, is_async = engine.requests, engine.encoder_cache, engine.config.async_scheduling
     encodes_only = engine.config.mm_encoder_only
     scheduled_drafts, behaviour = plan.num_scheduled_spec_tokens, engine.behaviour
@@ -49,8 +70,8 @@ def update(engine: EngineState, plan: StepPlan, sampled: Mapping[str, Sequence[i
         is_stale = state.num_stale > 0
         if is_stale:
             state.num_stale -= num_scheduled
-            if state.drops_stale:
-                continue
+        if request_id in void or (is_stale and state.drops_stale):
+            continue
         tokens = given.get(request_id)
         if tokens and request_id in scheduled_drafts:
             _roll_back(state, behaviour.num_rejected(scheduled_drafts[request_id], len(tokens), is_stale=is_stale))
@@ -73,7 +94,7 @@ def update(engine: EngineState, plan: StepPlan, sampled: Mapping[str, Sequence[i
             _settle(engine, state, num_new, is_stale=is_stale)
         if is_stopped or state.num_tokens >= state.end_tokens:
             (finished if end_request(engine, state) else turned).append(request_id)
-    return StepOutcome(new_tokens, finished, _fail_refused(engine), turned)
+    return StepOutcome(new_tokens, finished, _fail(engine, void), turned)
 
 
 def _stopped(tokens: Sequence[int], stop_token_ids: frozenset[int]) -> tuple[Sequence[int], bool]:
@@ -88,12 +109,18 @@ def end_request(engine: EngineState, state: RequestState) -> bool:
     """End a request that has what it asked for; False when it is a session that has but finished a turn."""
     if state.updates is not None and not end_turn(engine, state):
         return False
-    finish(engine, state)
+    finish(engine, state, has_ended=True)
     return True
 
 
-def finish(engine: EngineState, state: RequestState) -> None:
-    """End a request in whatever state it is."""
+def finish(engine: EngineState, state: RequestState, *, has_ended: bool = False) -> None:
+    """End a request in whatever state it is.
+
+    Args:
+        engine: Forgets it.
+        state: The request.
+        has_ended: Whether it ends because it has all its tokens.
+    """
     if state.status is Status.RUNNING:
         engine.running.remove(state)
     else:
@@ -103,7 +130,8 @@ def finish(engine: EngineState, state: RequestState) -> None:
     if engine.ec is not None:
         engine.ec.ended(state.request)
     engine.encoder_cache.release_all(state.request_id, state.features)
-    engine.free_blocks(state)
+    if engine.transfers is None or not withholds(engine.transfers, state, has_ended=has_ended):
+        engine.free_blocks(state)
     engine.finished.append(state.request_id)
     del engine.requests[state.request_id]
 
@@ -124,13 +152,20 @@ def _settle(engine: EngineState, state: RequestState, num_new: int, *, is_stale:
         engine.publish(state, state.num_computed - state.num_placeholders)
 
 
-def _fail_refused(engine: EngineState) -> Mapping[str, str]:
+LOAD_FAILED = "its KV cache could not be loaded"
+"""Why a request fails whose load did, where the policy says so."""
+
+
+def _fail(engine: EngineState, void: Collection[str]) -> Mapping[str, str]:
     """End the requests that cannot go on, each alone."""
     reasons = engine.refused
+    lost = dict[str, str]()
     if engine.ec is not None:
-        lost = engine.ec.take_failed()
-        if lost:
-            reasons = {**reasons, **{name: lost[name] for name in sorted(lost) if name not in reasons}}
+        lost.update(engine.ec.take_failed())
+    if void and engine.transfers is not None and not engine.transfers.recomputes:
+        lost.update(dict.fromkeys(void, LOAD_FAILED))
+    if lost:
+        reasons = {**reasons, **{name: lost[name] for name in sorted(lost) if name not in reasons}}
     if not reasons:
         return NOTHING_FAILED
     failed = {name: reason for name, reason in reasons.items() if name in engine.requests}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
+from typing import NamedTuple
 
 from epdsim.core.scheduler_drafts import padded
 from epdsim.core.scheduler_encoder import EncoderChoice, choose_encoder_inputs, take_encoder_inputs
 from epdsim.core.scheduler_engine import EngineState, PauseState, StepDraft
+from epdsim.core.scheduler_loads import begin_load, has_arrived, load_behind, remote_tokens
 from epdsim.core.scheduler_queues import WaitingQueue
 from epdsim.core.scheduler_sessions import GIVE_WAY
 from epdsim.core.scheduler_state import RequestState, Status
@@ -15,24 +18,32 @@ LOOK_AHEAD = 32
 """Block keys that a look-up computes at a time."""
 
 
+class _Verdict(Enum):
+    """What becomes of a waiting request in a step."""
+
+    ADMITTED = "admitted"
+    SET_ASIDE = "set aside"
+    """It cannot go on now, others can."""
+    BLOCKS = "blocks"
+    """It does not fit, and nobody overtakes it."""
+
+
 def schedule_waiting(engine: EngineState, draft: StepDraft) -> None:
     """Admit requests, those that hold blocks first; in a step that preempts nobody is admitted."""
-    waiting, holding, max_num_seqs, ec = engine.waiting, engine.holding, engine.config.max_num_seqs, engine.ec
+    waiting, holding, max_num_seqs = engine.waiting, engine.holding, engine.config.max_num_seqs
     if draft.preempts or not (len(waiting) or len(holding)):
         return
     not_ready: list[RequestState] = []
     while draft.tokens > 0 and len(engine.running) + engine.num_streaming < max_num_seqs:
-        queue, set_aside = (holding, draft.holding_aside) if len(holding) else (waiting, not_ready)
+        queue = holding if len(holding) else waiting
         if not len(queue) or (queue is waiting and engine.pause_state is not PauseState.UNPAUSED):
             break
-        state = queue.peek()
-        if state.status is Status.STREAMING or (state.num_stale and not state.drops_stale):
-            # It has no input, or its own late output will extend it: it cannot go on before that is known.
-            set_aside.append(queue.pop())
-        elif ec is not None and state.features and not ec.ready(state.request, _start(engine, state)[1]):
-            # It waits for embeddings, and nobody behind it waits for that.
-            set_aside.append(queue.pop())
-        elif not _admit(engine, draft, queue, state):
+        verdict = _admit(engine, draft, queue, queue.peek())
+        if verdict is _Verdict.SET_ASIDE:
+            state = queue.pop()
+            holds_blocks = state.num_computed or state.status is Status.LOADING
+            (draft.holding_aside if holds_blocks else not_ready).append(state)
+        elif verdict is _Verdict.BLOCKS:
             break
     if draft.holding_aside:
         holding.add_first(draft.holding_aside)
@@ -63,19 +74,31 @@ def find_prefix(engine: EngineState, state: RequestState) -> Sequence[int]:
     return engine.behaviour.usable_hit(blocks, drops_block=engine.drafter.drops_block)
 
 
-def _start(engine: EngineState, state: RequestState) -> tuple[Sequence[int], int]:
-    """The blocks that a request holds or that are found for it, and how many tokens it would start with."""
-    if state.blocks:
-        return state.blocks, state.num_computed
-    hit = find_prefix(engine, state)
-    return hit, max(len(hit) * engine.config.block_size, min(state.num_remote, state.num_tokens - 1))
+class _Start(NamedTuple):
+    """Where an admission starts.
+
+    Attributes:
+        hit: Blocks found, for a request that holds none.
+        num_cached: Tokens that the prefix cache held.
+        num_computed: Those and the tokens that come from outside.
+        is_async: Whether these are loaded between steps first.
+    """
+
+    hit: Sequence[int]
+    num_cached: int
+    num_computed: int
+    is_async: bool
 
 
-def _admit(engine: EngineState, draft: StepDraft, queue: WaitingQueue, state: RequestState) -> bool:
-    """Admit the head of a queue, if it fits; else change nothing but the books of the encoder cache."""
-    holds = bool(state.blocks)
-    hit, num_computed = _start(engine, state)
-    num_local = 0 if holds else len(hit) * engine.config.block_size
+def _admit(engine: EngineState, draft: StepDraft, queue: WaitingQueue, state: RequestState) -> _Verdict:
+    """Admit the head of a queue, if it fits; else change nothing but the books of the encoder cache and of its load."""
+    start = _start(engine, state) if _is_ready(engine, state) else None
+    if start is None:
+        return _Verdict.SET_ASIDE
+    hit, _, num_computed, is_async = start
+    if is_async:
+        has_begun = begin_load(engine, draft, state, hit, num_computed)
+        return _Verdict.SET_ASIDE if has_begun else _Verdict.BLOCKS
     num_tokens, num_drafts = _wanted(engine, draft, state, num_computed)
     choice: EncoderChoice | None = None
     if num_computed < state.last_media_end and num_tokens:
@@ -85,30 +108,45 @@ def _admit(engine: EngineState, draft: StepDraft, queue: WaitingQueue, state: Re
     if num_ahead > 1:
         num_tokens = engine.behaviour.kept_ahead(num_tokens, state.num_tokens - num_computed - num_tokens, num_ahead)
     if num_tokens == 0:
-        return False
+        return _Verdict.BLOCKS
     end = num_computed + num_tokens
-    room = engine.with_lookahead(end)
-    while not _fits(engine, state, hit, room):
+    while not engine.fits(state, hit, engine.with_lookahead(end)):
         if engine.dialect[GIVE_WAY](engine, draft, state):
             continue
         if state.features and engine.behaviour.gives_back():
             engine.encoder_cache.release_all(state.request_id, state.features)
-        return False
+        return _Verdict.BLOCKS
     queue.pop() if queue.peek() is state else queue.discard(state)  # sessions that gave way may stand before it now
-    engine.running.append(state)
-    if not holds:
-        engine.pool.hold(hit)
-        state.blocks, state.num_published, state.num_computed, state.num_remote = list(hit), len(hit), num_computed, 0
-    engine.extend(state, room)
-    engine.publish(state, min(end, state.num_tokens))
-    (draft.resumed if state.status is Status.PREEMPTED else draft.admitted).append((state, num_local))
-    state.status = Status.RUNNING
-    state.hit, state.hit_epoch = [], -1
+    _join(engine, draft, state, start, end)
     state.num_drafts = num_drafts
     draft.spend(state, num_tokens)
     if choice is not None:
         take_encoder_inputs(engine, draft, state, choice)
-    return True
+    return _Verdict.ADMITTED
+
+
+def _is_ready(engine: EngineState, state: RequestState) -> bool:
+    """Whether a request waits for nothing but its turn."""
+    if state.status is Status.STREAMING or (state.status is Status.LOADING and not has_arrived(engine, state)):
+        return False
+    # Late output of its own, if it counts, will extend it: it cannot be resumed before that is known.
+    return not state.num_stale or state.drops_stale
+
+
+def _start(engine: EngineState, state: RequestState) -> _Start | None:
+    """Look up what is known of a request; None when the KV connector does not know yet, or embeddings are still to come."""
+    if state.num_computed:
+        start = _Start([], state.num_cached, state.num_computed, is_async=False)
+    else:
+        hit = find_prefix(engine, state)
+        num_cached = len(hit) * engine.config.block_size
+        offer = remote_tokens(state, num_cached)
+        if offer is None:
+            return None
+        start = _Start(hit, num_cached, num_cached + offer[0], is_async=offer[1])
+    if engine.ec is not None and state.features and not engine.ec.ready(state.request, start.num_computed):
+        return None
+    return start
 
 
 def _wanted(engine: EngineState, draft: StepDraft, state: RequestState, num_computed: int) -> tuple[int, int]:
@@ -131,10 +169,21 @@ def _wanted(engine: EngineState, draft: StepDraft, state: RequestState, num_comp
     return num_tokens, num_drafts
 
 
-def _fits(engine: EngineState, state: RequestState, hit: Sequence[int], end: int) -> bool:
-    """Whether the free blocks suffice, of which found blocks that nobody holds are a part."""
-    if engine.config.scheduler_reserve_full_isl:
-        end = max(end, state.num_tokens)
-    num_new = engine.blocks_for(end) + state.num_cross_blocks - len(hit)
-    free = engine.pool.num_free
-    return num_new <= free and num_new + engine.pool.num_idle(hit) <= free
+def _join(engine: EngineState, draft: StepDraft, state: RequestState, start: _Start, end: int) -> None:
+    """Let a request run, with blocks for its first `end` tokens."""
+    engine.running.append(state)
+    if not state.num_computed:
+        engine.adopt(state, start.hit)
+        state.num_computed = start.num_computed
+        state.num_loads -= state.num_loads > 0
+        if start.num_computed > start.num_cached:
+            engine.extend(state, start.num_computed)
+            draft.kv_loads.append(load_behind(engine, state, start.hit, start.num_computed, is_async=False))
+    engine.extend(state, engine.with_lookahead(end))
+    engine.publish(state, min(end, state.num_tokens))
+    if engine.transfers is not None and end < state.num_tokens:
+        engine.transfers.prefills[state.request_id] = state
+    (draft.resumed if state.status is Status.PREEMPTED else draft.admitted).append((state, start.num_cached))
+    state.status = Status.RUNNING
+    state.num_cached = 0
+    state.hit, state.hit_epoch = [], -1

@@ -230,6 +230,14 @@ RESUMED = Rule(
 )
 
 
+UNCOVERED = Rule(
+    "strip.uncovered",
+    "A running request that a failed load sends back below items that were stripped is sent their payloads again",
+    source="STRIP-AVAIL on schedules of vLLM 0.32.0 with a KV connector; no public report known",
+    ideal=resends,
+)
+
+
 def payload_kind(data: MediaItem | None) -> PayloadKind:
     """What was sent for an item, in the words of a schedule recording."""
     if data is None:

@@ -15,7 +15,7 @@ Properties judged: STRIP-AVAIL, STRIP-META, ENC-HIT, ENC-KEY, SPLICE-EQ, POS-EQ,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -27,6 +27,7 @@ from epdsim.core.scheduler_config import SchedulerConfig
 from epdsim.core.shm_ring import StaleHandleError
 from epdsim.core.slots import merge_slot
 from epdsim.core.worker_content import NOTHING, TrueRequest, digest, held_layout, is_payload, item_content
+from epdsim.core.worker_loads import ExternalKv
 from epdsim.core.worker_records import STYLES, Embedding, HeldRequest, PayloadReceiver, StepNotes, WorkerStep
 
 
@@ -69,6 +70,8 @@ class Worker:
     __slots__ = (
         "_block_size",
         "_ec_store",
+        "_external",
+        "_may_go_back",
         "_receiver",
         "_sample",
         "_scheme",
@@ -95,6 +98,8 @@ class Worker:
         self._ec_store = ec_store
         self._sample = sample
         self._slots: dict[int, list[bytes]] = {}
+        self._external = ExternalKv(self._slots, config.block_size)
+        self._may_go_back: set[str] = set()
         self._true: dict[str, TrueRequest] = {}
         self.requests: dict[str, HeldRequest] = {}
         self.embeddings: dict[str, Embedding] = {}
@@ -122,9 +127,29 @@ class Worker:
         """Drop all embeddings: the weights have changed."""
         self.embeddings.clear()
 
-    def execute(self, plan: StepPlan) -> WorkerStep:
-        """Run a step."""
+    def receive(self, request_id: str, lost: Collection[int] = ()) -> None:
+        """A load between steps is over; without the blocks that are lost."""
+        load = self._external.end(request_id)
+        self._external.fill(load, self._true[request_id].tags(load.end), lost)
+
+    def hear_lost(self, lost: Collection[int]) -> None:
+        """The scheduler hears that loads did not fill some blocks; whoever holds one may be sent back behind it."""
+        tables = {name: held.block_ids for name, held in self.requests.items()}
+        self._may_go_back.update(self._external.hear(lost, tables))
+
+    def execute(self, plan: StepPlan, lost: Collection[int] = ()) -> WorkerStep:
+        """Run a step.
+
+        Args:
+            plan: What the scheduler says.
+            lost: Blocks that loads within the step do not fill.
+        """
         notes = StepNotes(plan.step)
+        for load in plan.kv_loads:
+            if load.is_async:
+                self._external.begin(load)
+            else:
+                self._external.fill(load, self._true[load.request_id].tags(load.end), lost)
         self._drop(plan)
         for new in plan.new:
             self._take_new(notes, new)
@@ -171,10 +196,6 @@ class Worker:
         true = self._true[name]
         if new.num_prompt_tokens not in {true.num_tokens, true.request.prompt.num_tokens}:
             notes.note("TOK-CONS", name, f"comes with {new.num_prompt_tokens} tokens and has {true.num_tokens}")
-        # KV that another engine hands over arrives whole and right.
-        tags = true.tags(new.num_computed_tokens)
-        for position in range(new.num_cached_tokens, new.num_computed_tokens if true.request.num_remote_tokens else 0):
-            self._slot(held, position // self._block_size)[position % self._block_size] = tags[position]
 
     def _known_features(self, notes: StepNotes, new: NewRequestData) -> list[MediaFeature]:
         """The items of a session that goes on which were sent before."""
@@ -199,6 +220,10 @@ class Worker:
             held.num_computed_tokens = row.num_computed_tokens
         else:
             held.block_ids += row.new_block_ids or ()
+        goes_back = row.num_computed_tokens < held.num_computed_tokens and row.request_id in self._may_go_back
+        self._may_go_back.discard(row.request_id)
+        if goes_back:
+            held.num_computed_tokens = row.num_computed_tokens
         if held.num_computed_tokens != row.num_computed_tokens:
             gap = f"goes on at token {row.num_computed_tokens}, computed are {held.num_computed_tokens}"
             notes.note("TOK-CONS", row.request_id, gap)
@@ -294,6 +319,8 @@ class Worker:
         tags = self._written(notes, name, start, end)
         for index in range(start // size, -(-end // size)):
             low, high = max(start, index * size), min(end, (index + 1) * size)
+            if low == index * size:
+                self._external.wrote(held.block_ids[index])
             self._slot(held, index)[low - index * size : high - index * size] = tags[low - start : high - start]
 
     def _written(self, notes: StepNotes, name: str, start: int, end: int) -> list[bytes]:
@@ -311,6 +338,10 @@ class Worker:
             low, high = index * size, min(end, (index + 1) * size)
             there = self._slot(held, index)[: high - low]
             if there == tags[low:high] or name in notes.spoilt:
+                continue
+            if self._external.is_excused(held.block_ids):
+                notes.spoilt[name] = "KV that was not loaded, which nobody knows yet"
+                self._write(notes, name, start, end)
                 continue
             at = next(low + i for i, tag in enumerate(there) if tag != tags[low + i])
             found = "nothing" if there[at - low] == NOTHING else "the KV content of something else"

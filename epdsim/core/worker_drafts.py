@@ -12,7 +12,7 @@ block of a hit does not help against that.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from epdsim.core.plan import CachedRequestData, StepPlan
@@ -63,7 +63,7 @@ class DraftingWorker(Worker):
         self.num_drafts: Mapping[str, int] = {}
         self.num_accepted = self.num_misread = 0
 
-    def execute(self, plan: StepPlan) -> WorkerStep:
+    def execute(self, plan: StepPlan, lost: Collection[int] = ()) -> WorkerStep:
         """Run a step."""
         given = plan.num_scheduled_spec_tokens
         due = replace(
@@ -73,7 +73,7 @@ class DraftingWorker(Worker):
             },
             cached=[self._as_known(row) for row in plan.cached],
         )
-        started = super().execute(due)
+        started = super().execute(due, lost)
         sampled = {name: list(tokens) for name, tokens in started.sampled.items()}
         violations = list(started.violations)
         admitted = {new.request_id for new in plan.new} | {row.request_id for row in plan.cached if row.resumed}

@@ -7,10 +7,10 @@ from typing import Any
 
 from epdsim.core.ec_connector import SharedStore
 from epdsim.core.items import BatchedKind, Field, MediaFeature, MediaItem, PlaceholderRange, TensorHandle
-from epdsim.core.plan import StepPlan
+from epdsim.core.plan import StepPlan, TransferReport
 from epdsim.core.prompt import TokenPrompt
 from epdsim.core.releases import named
-from epdsim.core.request import EcOffer, Request, StreamingUpdate
+from epdsim.core.request import EcOffer, KvTransfer, Request, StreamingUpdate
 from epdsim.core.rules import Dialect
 from epdsim.core.scheduler import PauseState, Scheduler
 from epdsim.core.scheduler_config import SchedulerConfig
@@ -18,7 +18,15 @@ from epdsim.core.strip import payload_kind
 from epdsim.sut.schedule_ec import FarSide
 from epdsim.sut.schedule_ec_model import announce, hand_in, model_pull, report, send_out
 from epdsim.sut.schedule_play import NumDrafts, Play, Tokens
-from epdsim.sut.schedule_records import RecordedEc, RecordedItem, RecordedRequest, RecordedUpdate, RecordedWorkload
+from epdsim.sut.schedule_records import (
+    RecordedEc,
+    RecordedItem,
+    RecordedRequest,
+    RecordedTransfer,
+    RecordedUpdate,
+    RecordedWorkload,
+)
+from epdsim.sut.schedule_transfers import NO_TRANSFER
 
 _PAUSES = {"new": PauseState.PAUSED_NEW, "all": PauseState.PAUSED_ALL, "nothing": PauseState.UNPAUSED}
 
@@ -87,9 +95,17 @@ class ModelEngine:
         """A plan in the form of a recording."""
         return recorded_form(plan)
 
-    def update(self, plan: StepPlan, tokens: Tokens) -> None:
+    def transfers(self, plan: StepPlan) -> dict[str, Any]:
+        """KV transfers that begin with a plan."""
+        loads = [
+            {"req_id": one.request_id, "block_ids": list(one.block_ids), "is_async": one.is_async}
+            for one in plan.kv_loads
+        ]
+        return {"kv_loads": loads, "kv_sends": list(plan.kv_sends)}
+
+    def update(self, plan: StepPlan, tokens: Tokens, kv_report: TransferReport | None) -> None:
         """Hand in what a step yielded."""
-        self.scheduler.update_from_output(plan, tokens)
+        self.scheduler.update_from_output(plan, tokens, kv_report)
         if self._pull is not None:
             announce(self._pull, self._far)
             report(self._pull, self._far)
@@ -137,6 +153,8 @@ def scheduler_config(workload: RecordedWorkload) -> SchedulerConfig:
         enable_chunked_prefill=config.enable_chunked_prefill,
         is_encoder_decoder=config.is_encoder_decoder,
         mm_encoder_only=config.mm_encoder_only,
+        kv_role=config.kv_role or "none",
+        kv_load_failure_policy=config.kv_load_failure_policy or "fail",
         ec_role=config.ec_role or ("none" if workload.ec_store is None else "consumer"),
         speculative_method=config.speculative_method,
         num_speculative_tokens=config.num_speculative_tokens,
@@ -200,6 +218,7 @@ def _request(recorded: RecordedRequest, ec: RecordedEc) -> Request:
         cache_salt=recorded.cache_salt,
         adapter=recorded.adapter,
         num_remote_tokens=recorded.num_remote_tokens,
+        kv_transfer=_transfer(recorded.kv or NO_TRANSFER),
         stop_token_ids=frozenset(recorded.stop_token_ids),
         resumable=recorded.resumable,
     )
@@ -214,6 +233,10 @@ def _update(recorded: RecordedUpdate) -> StreamingUpdate:
         arrival_time=recorded.arrival_time,
         stop_token_ids=frozenset(recorded.stop_token_ids),
     )
+
+
+def _transfer(recorded: RecordedTransfer) -> KvTransfer:
+    return KvTransfer(recorded.load_steps > 0, recorded.num_unready, recorded.num_loads, recorded.send_steps > 0)
 
 
 _LARGE = Field(TensorHandle("float32", (1,)), BatchedKind())

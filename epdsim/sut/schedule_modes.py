@@ -44,6 +44,9 @@ TRAITS: Mapping[str, str] = {
     "drafts": "speculative decoding with drafts that come from tokens (n-gram) or from a model of its own",
     "eagle": "speculative decoding with a drafter that reads the model's hidden states, and ahead in the prompt",
     "aligned": "chunks of prompts that end at block boundaries",
+    "kvload": "a KV connector that loads between steps, and does not always know at once",
+    "kvfail": "KV cache that could not be loaded",
+    "kvsend": "a KV connector that holds blocks of requests that ended",
 }
 """What a mode can add, and what that means."""
 
@@ -85,11 +88,24 @@ ENCODER_MODES = (
 )
 """Encoder-decoder models, and engines that only encode."""
 
+TRANSFER_MODES = (
+    *("v1-kvload", "v2-async-kvload", "v1-prio-kvload-kvfail", "v2-async-kvload-kvfail-late", "v1-kvfail-mixed"),
+    *("v2-async-kvfail", "v1-kvsend", "v2-async-kvsend-tight", "v1-async-kvload-kvfail-kvsend", "v2-async-remote"),
+    *(
+        "v2-kvload-kvsend-resetrunning",
+        "v1-kvload-sessions",
+        "v2-async-kvload-kvfail-sessions-stops",
+        "v2-kvload-pause",
+    ),
+    *("any-kvload", "any-kvfail", "any-kvload-kvfail-kvsend-resetrunning"),
+)
+"""KV connectors with books of their own."""
+
 NEW_MODES = (
     *("v1-masks", "v2-async-mixed-masks", "v1-chunkoff-masks", "v1-keys", "v2-async-hash-keys", "v1-ecp", "v2-ecb"),
     *("v2-async-ecc", "v1-async-ecb-late", "v1-reset", "v2-async-reset", "v2-whole", "v1-async-whole", "v1-large"),
     *("v2-async-large-mixed", "v2-prio-large-keys", "v1-remote", "v2-prio-remote", "v1-mismatch", "v2-async-mismatch"),
-    *("v1-prio-ties", "v2-async-prio-long-late", "any", *SESSION_MODES, *EC_MODES, *ENCODER_MODES),
+    *("v1-prio-ties", "v2-async-prio-long-late", "any", *SESSION_MODES, *EC_MODES, *ENCODER_MODES, *TRANSFER_MODES),
 )
 """What the first recordings do not cover."""
 
@@ -104,29 +120,34 @@ MODES = (*RECORDED_MODES, *NEW_MODES, *DRAFT_MODES)
 """All that are listed."""
 
 SESSIONS_SINCE = 32
-"""Minor version of the first release compared in `SESSION_MODES`, where 0.28 and 0.30 die, in `EC_MODES` and in `DRAFT_MODES`."""
+"""Minor version of the first release compared in `SESSION_MODES`, where 0.28 and 0.30 die, in `EC_MODES`, `DRAFT_MODES` and
+`TRANSFER_MODES`."""
 
 ANY = "any"
 """The runner that stands for one drawn anew for each seed, with several traits besides those that are named."""
 
 _NAMED_ONLY = frozenset(
     {"sessions", "stops", "resetrunning", "pause", *EC_TRAITS, "encdec", "encodeonly", "drafts", "eagle", "aligned"}
+    | {"kvload", "kvfail", "kvsend"}
 )
 """Traits that `any` does not draw, so that its workloads stay what they were; they are added by name, as in `any-sessions`."""
 
-_APART = ("sessions", "ecc", "ecp", "ecb", "remote", *EC_TRAITS, "drafts", "eagle", "aligned")
+_TRANSFERS = ("kvload", "kvfail", "kvsend")
+_APART = ("sessions", "ecc", "ecp", "ecb", "remote", *EC_TRAITS, *_TRANSFERS, "drafts", "eagle", "aligned")
 
 CONFLICTS = (
-    *(("ecc", "ecp"), ("ecc", "ecb"), ("ecp", "ecb"), ("evict", "pull"), ("pull", "sessions"), ("remote", "async")),
+    *(("ecc", "ecp"), ("ecc", "ecb"), ("ecp", "ecb"), ("evict", "pull"), ("pull", "sessions")),
     *(("drafts", "eagle"), ("chunkoff", "eagle", "aligned"), ("chunkoff", "eagle", "long")),
     *(("sessions", "drafts"), ("sessions", "eagle")),
+    *((transfer, other) for transfer in _TRANSFERS for other in ("drafts", "eagle", "aligned")),
+    *(("remote", "async", other) for other in ("drafts", "eagle", "aligned")),
     *(("encdec", other) for other in ("encodeonly", *_APART, "mixed", "masks", "mismatch", "hash")),
     *(("encodeonly", other) for other in _APART),
 )
-"""An engine has one EC role, one kind of connector and one drafter, and offers are of a first input; a KV consumer with steps under
-way frees blocks late, which is not modelled; an item that must not be split and whose chunk cannot hold it together with what a
-drafter reads ahead is never begun; encoder-decoder models have one modality, beside the prompt, and no EC connector; an engine that
-only encodes is a producer, without KV cache; drafts are not modelled with any of these, nor with sessions."""
+"""An engine has one EC role, one kind of connector and one drafter, and offers are of a first input; an item that must not be split
+and whose chunk cannot hold it together with what a drafter reads ahead is never begun; encoder-decoder models have one modality,
+beside the prompt, and no connector; an engine that only encodes is a producer, without KV cache; drafts are not modelled with any
+of these, nor with sessions or a KV connector."""
 
 
 def parse_mode(mode: str) -> tuple[str, frozenset[str]]:
@@ -155,7 +176,7 @@ def default_modes(release: str) -> tuple[str, ...]:
     return (
         MODES
         if minor >= SESSIONS_SINCE
-        else tuple(mode for mode in MODES if mode not in {*SESSION_MODES, *EC_MODES, *DRAFT_MODES})
+        else tuple(mode for mode in MODES if mode not in {*SESSION_MODES, *EC_MODES, *DRAFT_MODES, *TRANSFER_MODES})
     )
 
 

@@ -14,8 +14,10 @@ from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
 
 from epdsim.core.ec_connector import NOTHING_TO_DO, EcStep
+from epdsim.core.plan import TransferReport
 from epdsim.sut.schedule_ec import FarSide
 from epdsim.sut.schedule_records import RecordedRequest, RecordedUpdate, RecordedWorkload
+from epdsim.sut.schedule_transfers import TransferWorkers
 
 
 class Plan(Protocol):
@@ -71,8 +73,12 @@ class Engine(Protocol[P]):
         """A plan just made, in the form of a recording, without `sampled`."""
         ...
 
-    def update(self, plan: P, tokens: Tokens) -> None:
-        """Hand in what a step yielded."""
+    def update(self, plan: P, tokens: Tokens, kv_report: TransferReport | None) -> None:
+        """Hand in what a step yielded, and what workers say about KV transfers with it."""
+        ...
+
+    def transfers(self, plan: P) -> dict[str, Any]:
+        """`kv_loads` and `kv_sends` of a plan just made, in the form of a recording."""
         ...
 
     def propose(self, drafts: NumDrafts) -> None:
@@ -111,18 +117,25 @@ class Play(Generic[P]):
         self.pending = list(workload.requests)
         self._features = {request.request_id: request.mm_features for request in self.pending}
         self._has_drafter = workload.config.speculative_method != "none"
-        self._under_way: deque[tuple[P, Tokens, EcStep]] = deque()
+        self._workers = TransferWorkers(workload) if workload.config.kv_role is not None else None
+        self._num_quiet = 0
+        self._under_way: deque[tuple[int, P, Tokens, EcStep]] = deque()
         self.engine = make_engine(workload, self._far)
 
     def arrives_later(self, request: RecordedRequest) -> None:
         """A request that the workload did not name."""
         self.pending.append(request)
         self._features[request.request_id] = request.mm_features
+        if self._workers is not None:
+            self._workers.expect(request)
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is to come and no step with tokens is under way."""
-        return not self.pending and not any(tokens for _, tokens, _ in self._under_way)
+        """Whether nothing is to come and no step with tokens and no KV transfer is under way."""
+        if self.pending or any(tokens for _, _, tokens, _ in self._under_way):
+            return False
+        # Who ended with the last step may still have to be sent, which the next plan says.
+        return self._workers is None or (self._workers.is_idle and self._num_quiet > self._depth)
 
     def step(
         self, number: int, sample: Callable[[str, int], Sequence[Any]], propose: Callable[[str], int] = lambda _: 0
@@ -143,14 +156,14 @@ class Play(Generic[P]):
         tokens = {name: list(sample(name, verified.get(name, 0))) if name in samples else [] for name in scheduled}
         drafts = {name: propose(name) for name in scheduled} if self._has_drafter and not self._depth else NO_DRAFTS
         copies = {"ec_loads": told.pop("ec_loads"), "ec_saves": told.pop("ec_saves")}
-        self._finish(number, plan, tokens, copies, drafts)
+        transfers = self._finish(number, plan, tokens, copies, drafts)
         if not self._far.pulls:
             del copies["ec_saves"]
         extra = {**copies, **self._far.said} if self._has_store else {}
         told |= {"sampled": tokens}
         if self._has_drafter:
             told |= {"num_scheduled_spec_tokens": verified, "num_draft_tokens": dict(drafts)}
-        return told | extra | engine.queues()
+        return told | extra | transfers | engine.queues()
 
     def advance(self, number: int, tokens: Tokens, drafts: NumDrafts = NO_DRAFTS) -> None:
         """Play step `number` with known tokens and drafts, and tell nothing: for timing."""
@@ -176,20 +189,27 @@ class Play(Generic[P]):
 
     def _finish(
         self, number: int, plan: P, tokens: Tokens, copies: Mapping[str, Sequence[str]], drafts: NumDrafts
-    ) -> None:
+    ) -> dict[str, Any]:
+        """Late aborts, and the output of whichever step is done; the KV transfers that begin with this one."""
+        workers = self._workers
+        transfers = self.engine.transfers(plan) if workers is not None else {}
+        if workers is not None:
+            workers.begin(number, transfers["kv_loads"], transfers["kv_sends"])
         copied = self._copied(plan, copies)
         for name in self._late_aborts.get(number, ()):
             self.engine.abort(name)
-        self._under_way.append((plan, tokens, copied))
+        self._num_quiet = 0 if tokens else self._num_quiet + 1
+        self._under_way.append((number, plan, tokens, copied))
         while len(self._under_way) > self._depth:
-            done, yielded, copied = self._under_way.popleft()
+            at, done, yielded, copied = self._under_way.popleft()
             self._copying.append(copied)
             self._far.done = self._copying.popleft()
-            self.engine.update(done, yielded)
+            self.engine.update(done, yielded, workers.report(at) if workers is not None else None)
             if not self._far.pulls:
                 self._far.stored |= set(copied.saves)
         if drafts:
             self.engine.propose(drafts)
+        return transfers
 
     def _copied(self, plan: P, copies: Mapping[str, Sequence[str]]) -> EcStep:
         """What workers load in the step, and save of what they encode in it: with a shared store a producer saves everything."""

@@ -49,6 +49,30 @@ class RecordedConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     parallel_drafting: bool = False
     disable_eagle_block_drop: bool = False
     mamba_block_aligned_split: bool = False
+    kv_role: str | None = None
+    kv_load_failure_policy: str | None = None
+
+
+class RecordedTransfer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the KV connector does about a recorded request.
+
+    Attributes:
+        load_steps: Steps that a load takes between steps; 0 when it is within the step that admits the request.
+        num_unready: Look-ups that are first answered with "not yet".
+        num_loads: Admissions at which the tokens can be loaded.
+        failed: Blocks, counted from the first loaded one, that the first load leaves invalid.
+        steps_early: Steps before the end of the load at which that is reported.
+        fails_whole: Reported is the request and not the blocks.
+        send_steps: Steps for which its blocks are held after it ended; 0 for none.
+    """
+
+    load_steps: int = 0
+    num_unready: int = 0
+    num_loads: int = 1
+    failed: list[int] = []
+    steps_early: int = 0
+    fails_whole: bool = False
+    send_steps: int = 0
 
 
 class RecordedItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +86,7 @@ class RecordedItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One request of a recorded workload; `num_remote_tokens` are handed over by another engine at its first admission.
+    """One request of a recorded workload; `num_remote_tokens` are handed over by another engine, in the way that `kv` says.
 
     One that is `resumable` is a streaming session.
     """
@@ -79,6 +103,7 @@ class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     num_remote_tokens: int = 0
     stop_token_ids: list[int] = []
     resumable: bool = False
+    kv: RecordedTransfer | None = None
 
 
 class RecordedUpdate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

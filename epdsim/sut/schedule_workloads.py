@@ -23,6 +23,7 @@ from epdsim.sut.schedule_records import (
     RecordedUpdate,
     RecordedWorkload,
 )
+from epdsim.sut.schedule_transfers import LOADS, draw_transfer, kv_role
 
 PLACEHOLDER = 500
 """Token id of media spans."""
@@ -203,6 +204,7 @@ class _Draw:
             # A prompt that no step can hold would wait for ever.
             budget = model_len = (blocks - 1) * block_size + rng.randint(0, 8)
         role = {"ecp": "producer", "ecb": "both"}
+        fails = "kvfail" in traits
         return RecordedConfig(
             vllm=release,
             mode=mode,
@@ -225,6 +227,8 @@ class _Draw:
             max_model_len=model_len,
             enable_chunked_prefill="whole" not in traits,
             ec_role=next((role[trait] for trait in role if trait in traits), None),
+            kv_role=kv_role(traits),
+            kv_load_failure_policy=rng.choice(["recompute", "recompute", "fail"]) if fails else None,
         )
 
     def _item(self, number: int) -> RecordedItem:
@@ -302,7 +306,8 @@ class _Draw:
             mm_features=features,
             cache_salt=rng.choice([None, None, "salt-a", "salt-b"]) if "keys" in traits else None,
             adapter=rng.choice([None, None, "adapter-a", "adapter-b"]) if "keys" in traits else None,
-            num_remote_tokens=rng.randint(0, len(tokens)) if "remote" in traits and rng.random() < 0.6 else 0,
+            num_remote_tokens=rng.randint(0, len(tokens)) if traits & LOADS and rng.random() < 0.6 else 0,
+            kv=draw_transfer(rng, traits),
             stop_token_ids=[STOP] if "stops" in traits and rng.random() < 0.8 else [],
         )
 

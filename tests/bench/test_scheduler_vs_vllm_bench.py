@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from epdsim.core.plan import TransferReport
 from epdsim.sut.live import live_system
 from epdsim.sut.schedule_model import model_play
 from epdsim.sut.schedule_play import Play, Tokens
@@ -39,6 +40,7 @@ class _Timed:
     def __init__(self, engine: Any) -> None:
         self._engine = engine
         self.add, self.abort, self.reset, self.propose = engine.add, engine.abort, engine.reset, engine.propose
+        self.transfers = engine.transfers
         self.spent_s = 0.0
 
     def schedule(self) -> Any:
@@ -47,9 +49,9 @@ class _Timed:
         self.spent_s += process_time() - start
         return plan
 
-    def update(self, plan: Any, tokens: Tokens) -> None:
+    def update(self, plan: Any, tokens: Tokens, kv_report: TransferReport | None) -> None:
         start = process_time()
-        self._engine.update(plan, tokens)
+        self._engine.update(plan, tokens, kv_report)
         self.spent_s += process_time() - start
 
 

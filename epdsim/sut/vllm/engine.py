@@ -7,13 +7,20 @@ from contextlib import suppress
 from typing import Any
 
 from epdsim.core.ec_connector import NOTHING_TO_DO, EcStep
+from epdsim.core.plan import TransferReport
 from epdsim.sut.schedule_ec import FarSide
 from epdsim.sut.schedule_play import NumDrafts, Play, Tokens
 from epdsim.sut.schedule_records import RecordedItem, RecordedRequest, RecordedUpdate, RecordedWorkload
-from epdsim.sut.vllm.connectors import ec_connector, kv_connector
+from epdsim.sut.vllm.connectors import ec_connector
 from epdsim.sut.vllm.ec_pull import PullAdapter
 from epdsim.sut.vllm.release import load
-from epdsim.sut.vllm.settings import engine_settings, kv_cache_config, media_registry, structured_output
+from epdsim.sut.vllm.settings import (
+    engine_settings,
+    has_kv_connector,
+    kv_cache_config,
+    media_registry,
+    structured_output,
+)
 
 
 class VllmEngine:
@@ -33,7 +40,7 @@ class VllmEngine:
     def __init__(self, workload: RecordedWorkload, far: FarSide) -> None:
         config = workload.config
         self._release = release = load()
-        settings = engine_settings(release, config)
+        settings = engine_settings(release, workload)
         make = release.AsyncScheduler if config.async_scheduling else release.Scheduler
         self.scheduler = make(
             vllm_config=settings,
@@ -52,8 +59,8 @@ class VllmEngine:
         elif workload.ec_store is not None:
             self.scheduler.ec_connector = ec_connector(release, settings, config.ec_role or "consumer", far.stored)
         self._recorded: dict[str, RecordedRequest] = {}
-        if any(request.num_remote_tokens for request in workload.requests):
-            self.scheduler.connector = kv_connector(release, self._recorded)
+        if has_kv_connector(workload):
+            self.scheduler.connector.requests = self._recorded
         self._hasher = release.get_request_block_hasher(config.block_size, release.sha256)
         self._encodes_only = config.mm_encoder_only
         self._step = 0
@@ -134,11 +141,7 @@ class VllmEngine:
             return {name for name, tokens in zip(output.req_ids, output.sampled_token_ids, strict=True) if tokens}
         requests = self.scheduler.requests
         drafts = plan.scheduled_spec_decode_tokens
-        return {
-            name
-            for name in plan.num_scheduled_tokens
-            if requests[name].num_computed_tokens >= _known_tokens(requests[name], len(drafts.get(name, ())))
-        }
+        return {name for name in plan.num_scheduled_tokens if _is_sampled(requests[name], len(drafts.get(name, ())))}
 
     def told(self, plan: Any) -> dict[str, Any]:
         """A plan in the form of a recording."""
@@ -182,8 +185,13 @@ class VllmEngine:
             return self._pull.told(metadata)
         return EcStep([one.mm_hash for one in metadata.mm_datas])
 
-    def update(self, plan: Any, tokens: Tokens) -> None:
-        """Hand in what a step yielded."""
+    def transfers(self, plan: Any) -> dict[str, Any]:
+        """KV transfers that begin with a plan just made."""
+        del plan
+        return self.scheduler.connector.take_transfers()
+
+    def update(self, plan: Any, tokens: Tokens, kv_report: TransferReport | None) -> None:
+        """Hand in what a step yielded, and what workers say about KV transfers with it."""
         names = list(plan.num_scheduled_tokens)
         self.scheduler.update_from_output(
             plan,
@@ -192,6 +200,7 @@ class VllmEngine:
                 req_id_to_index={name: index for index, name in enumerate(names)},
                 sampled_token_ids=[list(tokens[name]) for name in names],
                 ec_connector_output=None if self._pull is None else self._pull.report(self._release),
+                kv_connector_output=_transfer_output(self._release, kv_report),
             ),
         )
 
@@ -232,9 +241,23 @@ def _sampling(release: Any, asked: RecordedRequest | RecordedUpdate) -> Any:
     )
 
 
-def _known_tokens(request: Any, num_drafts: int) -> int:
-    """Tokens that a request has once the step just planned is over, less those that the step samples or verifies."""
-    return request.num_tokens + max(0, request.num_output_placeholders - 1 - num_drafts)
+def _is_sampled(request: Any, num_drafts: int) -> bool:
+    """Whether the step just planned reaches the end of a request's known tokens."""
+    if hasattr(request, "is_prefill_chunk"):
+        return not request.is_prefill_chunk
+    return request.num_computed_tokens >= request.num_tokens + max(0, request.num_output_placeholders - 1 - num_drafts)
+
+
+def _transfer_output(release: Any, report: TransferReport | None) -> Any:
+    """A report in the release's form; in lists, since the order of its sets of ids differs from process to process."""
+    if report is None:
+        return None
+    return release.KVConnectorOutput(
+        finished_sending=report.sent,
+        finished_recving=report.received,
+        invalid_block_ids=set(report.invalid_blocks),
+        failed_recving=set(report.failed),
+    )
 
 
 def _tables(name: str, groups: Any) -> dict[str, Any]:

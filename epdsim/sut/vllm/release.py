@@ -47,6 +47,7 @@ _NAMES = {
     "vllm.v1.outputs": (
         "DraftTokenIds",
         "ECConnectorOutput",
+        "KVConnectorOutput",
         "ModelRunnerOutput",
         "make_empty_encoder_model_runner_output",
     ),

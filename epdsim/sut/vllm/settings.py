@@ -8,7 +8,7 @@ from __future__ import annotations
 from inspect import signature
 from typing import Any
 
-from epdsim.sut.schedule_records import RecordedConfig
+from epdsim.sut.schedule_records import RecordedConfig, RecordedWorkload
 
 MODALITIES = ("audio", "image", "video")
 
@@ -25,8 +25,25 @@ class StandIn:
         return None
 
 
-def engine_settings(release: Any, config: RecordedConfig) -> StandIn:
+def has_kv_connector(workload: RecordedWorkload) -> bool:
+    """Whether the engine needs a KV connector."""
+    return workload.config.kv_role is not None or any(request.num_remote_tokens for request in workload.requests)
+
+
+def _kv_transfer_config(workload: RecordedWorkload) -> StandIn:
+    role = workload.config.kv_role or "consumer"
+    return StandIn(
+        kv_connector="WorkloadConnector",
+        kv_connector_module_path="epdsim.sut.vllm.kv_connector",
+        is_kv_producer=role in {"producer", "both"},
+        is_kv_consumer=role in {"consumer", "both"},
+        kv_load_failure_policy=workload.config.kv_load_failure_policy or "fail",
+    )
+
+
+def engine_settings(release: Any, workload: RecordedWorkload) -> StandIn:
     """What stands for `VllmConfig`."""
+    config = workload.config
     model = StandIn(
         uses_mrope=config.uses_mrope,
         is_encoder_decoder=config.is_encoder_decoder,
@@ -40,6 +57,7 @@ def engine_settings(release: Any, config: RecordedConfig) -> StandIn:
         model_config=model,
         scheduler_config=_scheduler_config(release, config),
         cache_config=_cache_config(release, config),
+        kv_transfer_config=_kv_transfer_config(workload) if has_kv_connector(workload) else None,
         parallel_config=release.ParallelConfig(),
         observability_config=release.ObservabilityConfig(),
         num_speculative_tokens=0,
@@ -94,6 +112,8 @@ def _scheduler_config(release: Any, config: RecordedConfig) -> Any:
     made = release.SchedulerConfig(**{name: value for name, value in wanted.items() if name in known})
     made.max_num_encoder_input_tokens = config.max_num_encoder_input_tokens
     made.encoder_cache_size = config.encoder_cache_size
+    # Connectors that do not say that they support several KV groups want one.
+    made.disable_hybrid_kv_cache_manager = True
     return made
 
 

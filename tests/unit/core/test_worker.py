@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from epdsim.core.items import BatchedKind, Field, MediaFeature, MediaItem, PlaceholderRange, TensorHandle
-from epdsim.core.plan import CachedRequestData, NewRequestData, StepPlan
+from epdsim.core.plan import CachedRequestData, KvLoad, NewRequestData, StepPlan
 from epdsim.core.positions import ONE_D, QWEN2_VL
 from epdsim.core.prompt import RunPrompt, TokenPrompt, TokenRun
 from epdsim.core.releases import named
@@ -98,9 +98,46 @@ class TestSound:
     def test_kv_that_another_engine_hands_over_is_there(self):
         one = request("a", 8, num_remote_tokens=7)
         runner = worker(one)
-        done = runner.execute(plan(0, {"a": 1}, new=[new(one, [3, 4], num_computed_tokens=7)]))
+        load = KvLoad("a", [3, 4], 0, 7, is_async=False)
+        done = runner.execute(plan(0, {"a": 1}, new=[new(one, [3, 4], num_computed_tokens=7)], kv_loads=[load]))
         assert not done.violations
         assert done.sampled["a"] == undisturbed(one)[:1]
+
+    def test_kv_that_comes_between_steps_is_there_once_it_has_come(self):
+        one = request("a", 8, num_remote_tokens=8)
+        admission = plan(1, {"a": 1}, new=[new(one, [3, 4], num_computed_tokens=7)])
+        for comes in (True, False):
+            runner = worker(one)
+            runner.execute(plan(0, kv_loads=[KvLoad("a", [3, 4], 0, 8, is_async=True)]))
+            if comes:
+                runner.receive("a")
+            done = runner.execute(admission)
+            assert told(done) == ([] if comes else ["KEY-INJ"])
+            assert done.sampled["a"] == undisturbed(one)[:1] or not comes
+
+    def test_a_lost_block_is_nobodys_fault_until_it_is_known(self):
+        """A request may then be sent back behind it, once, and yields what it should."""
+        one = request("a", 8, num_remote_tokens=7)
+        runner = worker(one)
+        load = KvLoad("a", [3, 4], 0, 7, is_async=False)
+        first = plan(0, {"a": 1}, new=[new(one, [3, 4], num_computed_tokens=7)], kv_loads=[load])
+        done = runner.execute(first, lost=[4])
+        assert not done.violations
+        runner.hear_lost([4])
+        runner.keep_outputs("a", 0)
+        done = runner.execute(plan(1, {"a": 4}, cached=[CachedRequestData("a", 4, None)]))
+        assert not done.violations
+        assert done.sampled["a"] == undisturbed(one)[:1]
+        done = runner.execute(plan(2, {"a": 1}, cached=[CachedRequestData("a", 6, None)]))
+        assert told(done) == ["TOK-CONS"]
+
+    def test_a_lost_block_that_is_known_must_not_be_read(self):
+        one = request("a", 8, num_remote_tokens=7)
+        runner = worker(one)
+        load = KvLoad("a", [3, 4], 0, 7, is_async=False)
+        runner.execute(plan(0, {"a": 1}, new=[new(one, [3, 4, 5], num_computed_tokens=7)], kv_loads=[load]), lost=[4])
+        runner.hear_lost([4])
+        assert told(runner.execute(plan(1, {"a": 1}, cached=[CachedRequestData("a", 8, None)]))) == ["KEY-INJ"]
 
     def test_prompts_without_ids_name_their_output_after_the_request(self):
         one = Request("a", RunPrompt([TokenRun("doc", 0, 6)]), 4)

@@ -24,6 +24,7 @@ from epdsim.sut.schedule_modes import (
     RECORDED_MODES,
     SESSION_MODES,
     TRAITS,
+    TRANSFER_MODES,
     default_modes,
     parse_mode,
 )
@@ -98,8 +99,8 @@ def test_settings_that_are_as_usual_are_not_written(tmp_path: Path) -> None:
     first, second = map(json.loads, (tmp_path / "one.jsonl").read_text().splitlines())
     assert list(first) == ["config", "requests", "aborts", "steps", "unfinished"]
     assert {"late_aborts"} >= set(second) - set(first)
-    assert not {"enable_chunked_prefill", "ec_role"} & set(first["config"])
-    assert not {"cache_salt", "adapter", "num_remote_tokens"} & set(first["requests"][0])
+    assert not {"enable_chunked_prefill", "ec_role", "kv_role", "kv_load_failure_policy"} & set(first["config"])
+    assert not {"cache_salt", "adapter", "num_remote_tokens", "kv"} & set(first["requests"][0])
 
 
 def test_nothing_is_left_of_a_recording_that_fails(tmp_path: Path) -> None:
@@ -133,7 +134,7 @@ def test_modes_are_what_the_recordings_have_and_new_ones() -> None:
     assert used == set(TRAITS), "a trait that no listed mode has is never run"
 
 
-@pytest.mark.parametrize("mode", ["", "v3", "v1-", "v1-fast", "async", "v1-ecc-ecp", "v2-async-remote"])
+@pytest.mark.parametrize("mode", ["", "v3", "v1-", "v1-fast", "async", "v1-ecc-ecp", "any-ecb-ecp"])
 def test_a_mode_that_is_none_is_told(mode: str) -> None:
     with pytest.raises(InputError, match="mode '"):
         parse_mode(mode)
@@ -151,9 +152,9 @@ def test_seeds_and_modes_as_typed() -> None:
     assert mode_names("v1, v2-async-prio,v1,any") == ("v1", "v2-async-prio", "any")
 
 
-def test_older_releases_are_compared_without_sessions() -> None:
+def test_older_releases_are_compared_without_sessions_and_kv_connectors() -> None:
     assert default_modes("0.32.0") == MODES
-    assert set(MODES) - set(default_modes("0.31.0")) == {*SESSION_MODES, *EC_MODES, *DRAFT_MODES}
+    assert set(MODES) - set(default_modes("0.31.0")) == {*SESSION_MODES, *EC_MODES, *DRAFT_MODES, *TRANSFER_MODES}
     older = LiveSystem("stand-in", "0.31.0", model_play)
     assert [row.mode for row in compare_live(older, None, range(1)).rows] == list(default_modes("0.31.0"))
 

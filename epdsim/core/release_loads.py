@@ -1,0 +1,53 @@
+"""What releases do otherwise after KV cache could not be loaded."""
+
+from __future__ import annotations
+
+from epdsim.core import scheduler_load_failures, scheduler_loads, strip
+from epdsim.core.release_deviation import FIRST, Deviation
+
+LOAD_DEVIATIONS: tuple[Deviation, ...] = (
+    Deviation(
+        scheduler_loads.RESERVED,
+        FIRST,
+        33,
+        scheduler_loads.all_prefilling,
+        "a request whose load failed counts against its own next load and may wait for ever (seen in 0.32.0, taken for all)",
+    ),
+    Deviation(
+        scheduler_loads.EMPTY_HANDED,
+        FIRST,
+        33,
+        scheduler_loads.keeps_place,
+        "it is tried where it stands, and may keep those out for ever that hold what it needs (seen in 0.32.0, taken for all)",
+    ),
+    Deviation(
+        scheduler_load_failures.REWIND,
+        FIRST,
+        33,
+        scheduler_load_failures.rewind_first_owners,
+        "only the first holder of a block computes it again, and output of steps under way counts (seen in 0.32.0, taken for all)",
+    ),
+    Deviation(
+        scheduler_load_failures.REWOUND_ENTRIES,
+        FIRST,
+        33,
+        scheduler_load_failures.keep_entries,
+        "entries of later items stay held and can keep earlier ones out for ever (seen in 0.32.0, taken for all)",
+    ),
+    Deviation(
+        scheduler_load_failures.UNLOADED,
+        FIRST,
+        33,
+        scheduler_load_failures.hide_owned,
+        "blocks that were not loaded stay findable until they are computed, or for ever (seen in 0.32.0, taken for all)",
+    ),
+    Deviation(
+        strip.UNCOVERED,
+        29,
+        33,
+        strip.never_resends,
+        "a running request is told as a difference without media, so that when a load fails after the strip a worker is asked to "
+        "encode what it never got (seen in 0.32.0, taken for all)",
+    ),
+)
+"""Rows of the KV connector."""
