@@ -114,7 +114,7 @@ def play(mode: str, seed: int, dialect: Dialect) -> tuple[JudgedEngine, Recorded
     assert engine is not None
     free: list[int] = []
     while len(free) < MOST_STEPS:
-        step = run.step(len(free), lambda name: engine.sampled[name])
+        step = run.step(len(free), lambda name, _num_drafts: engine.sampled[name])
         check_books(engine)
         free.append(step["free_blocks"])
         if not step["running"] and not step["waiting"] and run.is_idle:
