@@ -1,1 +1,4 @@
-"""The property pack: what must hold of every system under test, run by pytest from the repository or from an installed epdsim."""
+"""The property pack: what pytest and `epdsim check` run against any system under test, from a clone or an installed epdsim.
+
+The files name properties and the ways to come by cases. Which system the cases are put to is an option of the run (`--epd-sut`).
+"""

@@ -1,8 +1,9 @@
 """The events: what happened, where and when, whoever made it happen.
 
-An event is a small typed record. A simulated fleet, a replay, a recorded system all speak in these, so that one monitor, one metric
-or one timeline reads all of them. Times are milliseconds since the start of the run. Written as NDJSON, one event a line, each with
-its `kind`.
+An event is a small typed record. A simulated fleet, a replay, a recorded system, a real scheduler all speak in these, so that one
+monitor, one metric or one timeline reads all of them. Written as NDJSON, one event a line, each with its `kind`. Here are the
+events of a fleet; what one engine tells of its steps is in `epdsim.events.engine`, what the protocol's functions did in
+`epdsim.events.protocol`.
 """
 
 from __future__ import annotations
@@ -12,19 +13,19 @@ from typing import ClassVar
 
 import msgspec
 
-
-class Event(msgspec.Struct, frozen=True, tag_field="kind", tag=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What all events have.
-
-    Attributes:
-        time_ms: Since the start of the run.
-        instance: Where: `"render-0"`, `"prefill-1"`, `"orchestrator"`.
-    """
-
-    is_detail: ClassVar[bool] = False
-
-    time_ms: float
-    instance: str
+from epdsim.events.base import Event
+from epdsim.events.engine import (
+    CacheReset,
+    EngineDied,
+    EngineStarted,
+    EngineStopped,
+    Gathered,
+    PayloadsSent,
+    RequestAborted,
+    RequestQueued,
+    StepYielded,
+)
+from epdsim.events.protocol import FeaturesStripped, ItemsMerged, RequestChecked, TablesRendered
 
 
 class RequestArrived(Event, frozen=True):
@@ -113,7 +114,9 @@ class Admitted(Event, frozen=True):
 
     Attributes:
         num_computed_tokens: Tokens that need no computing: prefix hit, and what another engine handed over.
-        payloads: Per item, what the workers were sent: `"full"`, `"metadata"`, `"empty"`, `"address"` or `"none"`.
+        payloads: Per item, what the workers were sent: `"full"`, `"metadata"`, `"empty"`, `"address"` or `"none"`; no entries when
+            they were sent no items and keep what they have.
+        block_ids: KV blocks of its table, where an engine tells them.
     """
 
     request_id: str
@@ -122,6 +125,7 @@ class Admitted(Event, frozen=True):
     num_remote_tokens: int = 0
     payloads: Sequence[str] = ()
     resumed: bool = False
+    block_ids: Sequence[int] = ()
 
 
 class Preempted(Event, frozen=True):
@@ -163,7 +167,17 @@ class StepFinished(Event, frozen=True):
 
 
 class StepPlanned(Event, frozen=True):
-    """The decisions of a step in full; recorded only where a consumer asks for detail."""
+    """The decisions of a step in full; what it admits and preempts is told just before it.
+
+    Attributes:
+        num_scheduled_tokens: Tokens to compute, by request in scheduling order.
+        scheduled_encoder_inputs: Items to encode, by request.
+        ec_loads: Identifiers to load from the EC store.
+        free_encoder_mm_hashes: Identifiers that workers drop, before they load, encode and gather.
+        num_computed_tokens: By request, the tokens computed before the step; where an engine tells them.
+        new_block_ids: By request, the KV blocks added to its table; likewise.
+        finished: Ids of which workers hear that they ended.
+    """
 
     is_detail: ClassVar[bool] = True
 
@@ -172,6 +186,9 @@ class StepPlanned(Event, frozen=True):
     scheduled_encoder_inputs: Mapping[str, Sequence[int]] = msgspec.field(default_factory=dict[str, Sequence[int]])
     ec_loads: Sequence[str] = ()
     free_encoder_mm_hashes: Sequence[str] = ()
+    num_computed_tokens: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])
+    new_block_ids: Mapping[str, Sequence[int]] = msgspec.field(default_factory=dict[str, Sequence[int]])
+    finished: Sequence[str] = ()
 
 
 class KvTransferred(Event, frozen=True):
@@ -223,5 +240,18 @@ AnyEvent = (
     | FirstToken
     | RequestFinished
     | RequestFailed
+    | EngineStarted
+    | RequestQueued
+    | RequestAborted
+    | CacheReset
+    | PayloadsSent
+    | Gathered
+    | StepYielded
+    | EngineDied
+    | EngineStopped
+    | TablesRendered
+    | RequestChecked
+    | ItemsMerged
+    | FeaturesStripped
 )
 """Every kind of event; what a reader decodes into."""

@@ -1,1 +1,28 @@
-"""What a property is, and the monitors that judge events."""
+"""Properties as monitors over events: one statement of each judges the model, a simulation, a recording and a real vLLM."""
+
+from epdsim.spec.engine_state import EngineState
+from epdsim.spec.judge import Judge, judge
+from epdsim.spec.property import Broken, Finding, Level, Monitor, Outcome, Property, Reached, Verdict
+from epdsim.spec.register import FAMILIES, JUDGED, REGISTER, properties_of, uncovered
+from epdsim.spec.story import tell_story, timeline
+
+__all__ = [
+    "FAMILIES",
+    "JUDGED",
+    "REGISTER",
+    "Broken",
+    "EngineState",
+    "Finding",
+    "Judge",
+    "Level",
+    "Monitor",
+    "Outcome",
+    "Property",
+    "Reached",
+    "Verdict",
+    "judge",
+    "properties_of",
+    "tell_story",
+    "timeline",
+    "uncovered",
+]

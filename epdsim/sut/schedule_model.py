@@ -38,6 +38,7 @@ class ModelEngine:
         workload: Its settings are used.
         far: What is beyond its EC connector.
         dialect: Rules in force; by default those of the recorded release.
+        strip: Which strip is in force; releases strip at admission.
     """
 
     def __init__(self, workload: RecordedWorkload, far: FarSide, dialect: Dialect | None = None) -> None:
@@ -165,8 +166,9 @@ def scheduler_config(workload: RecordedWorkload) -> SchedulerConfig:
 
 
 def recorded_form(plan: StepPlan) -> dict[str, Any]:
-    """A plan in the form of a recording."""
-    return {
+    """A plan in the form of a recording; payloads that a strip sends late, which no release does, stand under `mm_updates`."""
+    updates = {row.request_id: dict.fromkeys(row.mm_updates, "full") for row in plan.cached if row.mm_updates}
+    return ({"mm_updates": updates} if updates else {}) | {
         "step": plan.step,
         "num_scheduled_tokens": dict(plan.num_scheduled_tokens),
         "scheduled_encoder_inputs": {name: list(inputs) for name, inputs in plan.scheduled_encoder_inputs.items()},

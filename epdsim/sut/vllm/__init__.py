@@ -4,6 +4,7 @@ Nothing of vLLM is imported before it is asked for.
 """
 
 from epdsim.sut.vllm.engine import VllmEngine, installed_version, vllm_play
+from epdsim.sut.vllm.protocol import VllmProtocol, vllm_protocol
 from epdsim.sut.vllm.release import is_installed
 
-__all__ = ["VllmEngine", "installed_version", "is_installed", "vllm_play"]
+__all__ = ["VllmEngine", "VllmProtocol", "installed_version", "is_installed", "vllm_play", "vllm_protocol"]

@@ -1,0 +1,176 @@
+"""What one engine tells of its steps, beside the events that a fleet has too (`Admitted`, `Preempted`, `StepPlanned`).
+
+In the order of a step: what arrives, leaves or is reset; `Preempted`; `Admitted`; `PayloadsSent`; `StepPlanned`; `Gathered`;
+`StepYielded`; `RequestFinished`. A system that does not tell an event leaves those properties undecided that need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import msgspec
+
+from epdsim.events.base import Event
+
+
+class EngineStarted(Event, frozen=True):
+    """An engine begins, with nothing in its caches.
+
+    Attributes:
+        system: Whose scheduler it is, for example `"vllm 0.32.0"`.
+        reads_position_fields: Whether workers compute positions from fields of all items (M-RoPE, XD-RoPE).
+        model_runner: `"v1"` keeps what it was sent at the first admission, `"v2"` is sent a resumed request anew.
+        encoder_cache_size: Embeddings that the encoder cache holds.
+        num_gpu_blocks: KV blocks, the null block among them; 0 when it is not told.
+    """
+
+    is_detail: ClassVar[bool] = True
+
+    system: str
+    block_size: int
+    num_gpu_blocks: int
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    encoder_cache_size: int
+    max_num_encoder_input_tokens: int
+    model_runner: str = "v1"
+    policy: str = "fcfs"
+    async_scheduling: bool = False
+    reads_position_fields: bool = False
+    disable_chunked_mm_input: bool = False
+    ec_role: str = "none"
+
+
+class ItemInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One media item of a queued request.
+
+    Attributes:
+        is_embed: One entry per token of the span, 1 where an embedding goes; None for everywhere.
+        has_position_fields: Whether positions read fields of it.
+    """
+
+    modality: str
+    identifier: str
+    offset: int
+    length: int
+    is_embed: Sequence[int] | None = None
+    has_position_fields: bool = False
+
+    @property
+    def end(self) -> int:
+        """One past the last token."""
+        return self.offset + self.length
+
+    @property
+    def num_embeds(self) -> int:
+        """Embeddings that the span takes."""
+        return self.length if self.is_embed is None else sum(self.is_embed)
+
+    def takes_embeds(self, start: int, end: int) -> bool:
+        """Whether an embedding of the item falls on a prompt token in `[start, end)`."""
+        low, high = max(start, self.offset), min(end, self.end)
+        return low < high and (self.is_embed is None or any(self.is_embed[low - self.offset : high - self.offset]))
+
+
+class RequestQueued(Event, frozen=True):
+    """A request is added to an engine.
+
+    Attributes:
+        max_tokens: Output tokens that it asks for.
+        items: Its media, in order of offset.
+        prompt_token_ids: Its prompt, where content is told; empty where only lengths matter.
+        num_remote_tokens: Leading tokens whose KV cache another engine hands over at its first admission.
+    """
+
+    is_detail: ClassVar[bool] = True
+
+    request_id: str
+    num_prompt_tokens: int
+    max_tokens: int
+    items: Sequence[ItemInfo] = ()
+    prompt_token_ids: Sequence[int] = ()
+    cache_salt: str | None = None
+    adapter: str | None = None
+    num_remote_tokens: int = 0
+
+
+class RequestAborted(Event, frozen=True):
+    """A client leaves; the request may have ended before."""
+
+    is_detail: ClassVar[bool] = True
+
+    request_id: str
+
+
+class CacheReset(Event, frozen=True):
+    """A cache is told to forget everything: `"prefix"` or `"encoder"`."""
+
+    is_detail: ClassVar[bool] = True
+
+    which: str
+
+
+class PayloadsSent(Event, frozen=True):
+    """Workers are sent payloads for items of a request that they know already, by item index; words as in `Admitted`."""
+
+    is_detail: ClassVar[bool] = True
+
+    request_id: str
+    payloads: Mapping[int, str]
+
+
+class Gathered(Event, frozen=True):
+    """A worker reads embeddings of an item for the tokens `[start, end)` of the prompt.
+
+    Attributes:
+        index: The item's, in its request.
+        is_resident: Whether its encoder cache held the embeddings.
+    """
+
+    is_detail: ClassVar[bool] = True
+
+    request_id: str
+    index: int
+    start: int
+    end: int
+    is_resident: bool
+
+
+class StepYielded(Event, frozen=True):
+    """A step has been computed.
+
+    Attributes:
+        tokens: Sampled tokens by request, none for a request that has not reached the end of its known tokens.
+        running: Ids that run after it, in scheduling order; with async scheduling as they stand once the step is planned.
+        waiting: Ids that wait after it.
+        free_blocks: KV blocks that nobody holds after it.
+    """
+
+    is_detail: ClassVar[bool] = True
+
+    step: int
+    tokens: Mapping[str, Sequence[int]]
+    running: Sequence[str]
+    waiting: Sequence[str]
+    free_blocks: int
+
+
+class EngineDied(Event, frozen=True):
+    """The engine failed with an exception, and with it everything that it was serving."""
+
+    is_detail: ClassVar[bool] = True
+
+    reason: str
+
+
+class EngineStopped(Event, frozen=True):
+    """Nothing more is to come, and the engine was given the time to finish.
+
+    Attributes:
+        unfinished: Ids that are still alive.
+    """
+
+    is_detail: ClassVar[bool] = True
+
+    unfinished: Sequence[str] = ()

@@ -1,0 +1,155 @@
+"""Families KEY and RECOMP: what stands in a KV block is what its reader takes it for.
+
+The monitor writes down, for each slot of each block, what was computed into it: a number that stands for all tokens up to there,
+the media they belong to, salt and adapter. Equal numbers mean equal content. Reading another number than one's own is a violation,
+whatever brought it about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Literal
+
+from epdsim.events import Admitted, Event, RequestQueued, StepPlanned
+from epdsim.spec.engine_state import EngineState, RequestState
+from epdsim.spec.property import Broken, Finding, Property, Reached
+
+
+class KvContent:
+    """KEY-INJ (blocks that an admission finds) and RECOMP-EQ (blocks that a step reads).
+
+    What a step writes can be read in the same step: a request finds blocks that another one fills in it.
+
+    Args:
+        told: Which of the two to tell.
+    """
+
+    def __init__(self, told: Literal["found", "read"]) -> None:
+        self._told = told
+        self._numbers: dict[Hashable, int] = {}
+        self._slots: dict[tuple[str, int, int], int] = {}
+        self._chains: dict[tuple[str, str], list[int]] = {}
+        self._found: dict[tuple[str, str], int] = {}
+        self._resumed: set[tuple[str, str]] = set()
+
+    def __call__(self, event: Event, engine: EngineState) -> Iterator[Finding]:
+        """Write what is computed, then compare what is found and read with it."""
+        if isinstance(event, RequestQueued):
+            self._chains.pop((event.instance, event.request_id), None)
+        if engine.started is None:
+            return
+        size = engine.started.block_size
+        if isinstance(event, Admitted):
+            known = engine.requests.get(event.request_id)
+            if known is not None and known.queued.prompt_token_ids and event.block_ids:
+                self._admit(event, known, size)
+        elif isinstance(event, StepPlanned):
+            chunks = list(self._chunks(event, engine, size))
+            for known, start, chain in chunks:
+                self._write(event.instance, known, chain, start, size)
+            for known, start, chain in chunks:
+                yield from self._compare(event, known, start, chain, size)
+
+    def _admit(self, event: Admitted, known: RequestState, size: int) -> None:
+        remote = 0 if event.resumed else min(known.queued.num_remote_tokens, event.num_computed_tokens)
+        self._write(event.instance, known, self._chain(event.instance, known, remote), 0, size)
+        key = event.instance, event.request_id
+        if event.resumed:
+            self._resumed.add(key)
+        if event.num_computed_tokens > remote:
+            self._found[key] = event.num_computed_tokens
+
+    def _chunks(
+        self, event: StepPlanned, engine: EngineState, size: int
+    ) -> Iterator[tuple[RequestState, int, list[int]]]:
+        """Requests whose content is told, with start and numbers of all positions up to the end of their chunk."""
+        for request_id, count in event.num_scheduled_tokens.items():
+            known, start = engine.requests.get(request_id), event.num_computed_tokens.get(request_id)
+            if known is None or start is None or not known.queued.prompt_token_ids:
+                continue
+            # KV-CONS and TOK-CONS tell of chunks beyond table and tokens.
+            if start + count <= min(len(known.table) * size, known.num_known):
+                yield known, start, self._chain(event.instance, known, start + count)
+
+    def _write(self, instance: str, known: RequestState, chain: list[int], start: int, size: int) -> None:
+        for position in range(start, len(chain)):
+            self._slots[instance, known.table[position // size], position % size] = chain[position]
+
+    def _compare(
+        self, event: StepPlanned, known: RequestState, start: int, chain: list[int], size: int
+    ) -> Iterator[Finding]:
+        request_id = known.queued.request_id
+        key = event.instance, request_id
+        found = self._found.pop(key, 0)
+        if self._told == "found":
+            if any(item.offset < found for item in known.items):
+                yield Reached(f"{request_id} finds a prefix with media")
+            wrong = self._wrong(event.instance, known, chain[:found], size)
+            begin = f"{request_id} is admitted with {found} tokens found"
+        else:
+            if key in self._resumed:
+                yield Reached(f"{request_id} computes after it was preempted")
+            wrong = self._wrong(event.instance, known, chain, size)
+            begin = f"step {event.step} computes {request_id} from token {start} on"
+        if wrong is not None:
+            what = self._what(event.instance, known, wrong, size)
+            yield Broken(f"{begin}, and token {wrong} in block {known.table[wrong // size]} {what}", (request_id,))
+
+    def _wrong(self, instance: str, known: RequestState, chain: list[int], size: int) -> int | None:
+        """The first position whose slot does not hold what it should."""
+        slots, table = self._slots, known.table
+        for position, number in enumerate(chain):
+            if slots.get((instance, table[position // size], position % size)) != number:
+                return position
+        return None
+
+    def _what(self, instance: str, known: RequestState, position: int, size: int) -> str:
+        found = self._slots.get((instance, known.table[position // size], position % size))
+        return "was never computed" if found is None else "is of another prompt"
+
+    def _chain(self, instance: str, known: RequestState, end: int) -> list[int]:
+        """Numbers of the first `end` positions."""
+        queued = known.queued
+        chain = self._chains.setdefault((instance, queued.request_id), [])
+        tokens = [*queued.prompt_token_ids, *known.outputs]
+        for position in range(len(chain), min(end, len(tokens))):
+            before: Hashable = chain[-1] if chain else (queued.cache_salt, queued.adapter)
+            media = tuple(
+                (item.identifier, position - item.offset) for item in queued.items if item.offset <= position < item.end
+            )
+            content = (before, tokens[position], media)
+            chain.append(self._numbers.setdefault(content, len(self._numbers)))
+        return chain[:end]
+
+
+PROPERTIES = (
+    Property(
+        "KEY-INJ",
+        "A request finds only blocks whose KV content is its own: tokens, media and their place, adapter and salt.",
+        "The answer is about somebody else's picture.",
+        "engine",
+        sometimes="a request finds a prefix with media",
+        evidence=("vLLM PRs 11646, 36708, 49448", "vLLM issue 21175", "LMCache PR 4783", "TensorRT-LLM issue 14125"),
+        twin="KEY-PARITY",
+        monitor=lambda: KvContent("found"),
+        exempt={"simulated": "a fleet does not tell block ids"},
+    ),
+    Property(
+        "RECOMP-EQ",
+        "Every step reads KV content as if the request had run alone, whatever was preempted, evicted, chunked or reordered.",
+        "Answers differ from run to run, and nobody can say why.",
+        "engine",
+        sometimes="a request computes again after a preemption",
+        evidence=("vLLM issue 49250", "vLLM PR 45673", "LMCache PR 2069", "TensorRT-LLM issue 17882"),
+        monitor=lambda: KvContent("read"),
+        exempt={"simulated": "a fleet does not tell block ids"},
+    ),
+    Property(
+        "KEY-PARITY",
+        "All that compute block keys (engine, router index, offload store, decode leg) compute the same ones.",
+        "A hit that only one of them sees is a transfer that never comes, or a router that never finds.",
+        "end to end",
+        evidence=("smg PR 2365", "llm-d-kv-cache issue 411", "vllm-omni issue 6328"),
+        not_judged="there is one computer of keys in the model; no router index or offload store yet",
+    ),
+)

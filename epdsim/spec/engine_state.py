@@ -1,0 +1,150 @@
+"""What events say of an engine's state: requests, what workers hold of them, which embeddings are resident.
+
+It follows from the events alone, whoever sent them, so that monitors need not keep the same books each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from epdsim.events import (
+    Admitted,
+    CacheReset,
+    EngineStarted,
+    Event,
+    ItemInfo,
+    PayloadsSent,
+    Preempted,
+    RequestQueued,
+    StepPlanned,
+    StepYielded,
+)
+
+PAYLOADS = ("full", "address")
+"""What stands for an item's payload, of the kinds that workers are sent."""
+
+
+@dataclass(slots=True)
+class RequestState:
+    """One request as the workers know it; its life: queued, admitted, perhaps preempted and admitted again, gone.
+
+    Attributes:
+        queued: As it arrived.
+        held: Per item, what the workers have been sent of it: `"full"`, `"metadata"`, `"empty"`, `"address"` or `"none"`.
+        admissions: How often it was admitted.
+        is_running: Whether it is admitted and not preempted.
+        table: Its KV blocks.
+        outputs: Sampled tokens, at most as many as it asks for.
+        stripped: Items whose payload an admission left out, so far.
+        reopened: Those of them that its last admission found uncovered again.
+    """
+
+    queued: RequestQueued
+    held: list[str]
+    admissions: int = 0
+    is_running: bool = False
+    table: list[int] = field(default_factory=list[int])
+    outputs: list[int] = field(default_factory=list[int])
+    stripped: set[int] = field(default_factory=set[int])
+    reopened: tuple[int, ...] = ()
+
+    @property
+    def items(self) -> Sequence[ItemInfo]:
+        """Its media."""
+        return self.queued.items
+
+    @property
+    def num_known(self) -> int:
+        """Tokens of prompt and output so far."""
+        return self.queued.num_prompt_tokens + len(self.outputs)
+
+
+@dataclass(slots=True)
+class EngineState:
+    """One engine.
+
+    Attributes:
+        started: Its settings; None when it did not tell them.
+        requests: Those that workers know or that wait, by id; a request that ended stays until the workers hear of it.
+        resident: Embeddings in the workers' encoder cache by identifier, once the last step's frees, loads and runs are done.
+        plan: The last planned step.
+    """
+
+    started: EngineStarted | None = None
+    requests: dict[str, RequestState] = field(default_factory=dict[str, RequestState])
+    resident: dict[str, int] = field(default_factory=dict[str, int])
+    plan: StepPlanned | None = None
+
+    def take(self, event: Event) -> None:
+        """Take one event into account."""
+        match event:
+            case EngineStarted():
+                self.started = event
+            case RequestQueued():
+                self.requests[event.request_id] = RequestState(event, ["none"] * len(event.items))
+            case Admitted():
+                self._admit(event)
+            case PayloadsSent():
+                for index, kind in event.payloads.items():
+                    if event.request_id in self.requests:
+                        self.requests[event.request_id].held[index] = kind
+            case Preempted():
+                if (known := self.requests.get(event.request_id)) is not None:
+                    known.is_running = False
+                    known.table = []
+            case StepPlanned():
+                self._plan(event)
+            case StepYielded():
+                self._yield(event)
+            case CacheReset(which="encoder"):
+                # The workers' caches are reset with the scheduler's books.
+                self.resident.clear()
+            case _:
+                pass
+
+    def _admit(self, event: Admitted) -> None:
+        known = self.requests.get(event.request_id)
+        if known is None:
+            return
+        known.admissions += 1
+        known.is_running = True
+        known.table = list(event.block_ids)
+        known.reopened = tuple(
+            index for index in sorted(known.stripped) if known.items[index].end > event.num_computed_tokens
+        )
+        if event.payloads:
+            known.held = list(event.payloads)
+            known.stripped |= {index for index, kind in enumerate(event.payloads) if kind not in PAYLOADS}
+
+    def _plan(self, event: StepPlanned) -> None:
+        self.plan = event
+        for request_id in event.finished:
+            self.requests.pop(request_id, None)
+        for identifier in event.free_encoder_mm_hashes:
+            self.resident.pop(identifier, None)
+        for identifier in event.ec_loads:
+            self.resident[identifier] = self._num_embeds(identifier, event)
+        for request_id, indices in event.scheduled_encoder_inputs.items():
+            known = self.requests.get(request_id)
+            for index in indices if known is not None else ():
+                item = self.requests[request_id].items[index]
+                self.resident[item.identifier] = item.num_embeds
+        for request_id, blocks in event.new_block_ids.items():
+            if request_id in self.requests:
+                self.requests[request_id].table += blocks
+
+    def _yield(self, event: StepYielded) -> None:
+        for request_id, tokens in event.tokens.items():
+            known = self.requests.get(request_id)
+            if known is not None:
+                known.outputs = [*known.outputs, *tokens][: known.queued.max_tokens]
+
+    def _num_embeds(self, identifier: str, event: StepPlanned) -> int:
+        """Size of an item that is loaded: that of the first request of the step whose chunk takes embeddings of it."""
+        for request_id, count in event.num_scheduled_tokens.items():
+            known, start = self.requests.get(request_id), event.num_computed_tokens.get(request_id)
+            for item in known.items if known is not None else ():
+                if item.identifier == identifier and (start is None or item.takes_embeds(start, start + count)):
+                    return item.num_embeds
+        return 0

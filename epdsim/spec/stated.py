@@ -1,0 +1,187 @@
+"""Families whose statements stand and that no monitor judges yet; each says why, and where it is tested meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from epdsim.spec.property import Level, Property
+
+_NO_CACHES = "no event of the media caches yet: the model has none"
+_NO_FAULTS = "needs connectors that are late or fail, which fleets do not have yet"
+
+
+def _stated(
+    identifier: str, sentence: str, why: str, level: Level, not_judged: str, *evidence: str, twin: str = ""
+) -> Property:
+    return Property(identifier, sentence, why, level, evidence=evidence, not_judged=not_judged, twin=twin)
+
+
+CACHES = (
+    _stated(
+        "MMC-MIRROR",
+        "If the front end sends an item by hash alone, the engine can resolve it, or the miss is typed and recoverable.",
+        "An assertion ends the engine's input thread.",
+        "engine",
+        _NO_CACHES,
+        "vLLM PRs 46747, 51897, 31927, 16273",
+    ),
+    _stated(
+        "MMC-FRESH",
+        "A payload that is on the wire wins over any cached item with the same key.",
+        "Layout of the new item, tensors of the old one.",
+        "engine",
+        _NO_CACHES,
+        "vLLM PR 57833",
+    ),
+    _stated(
+        "MMC-STRUCT",
+        "Caches are sound: keys in order of use are those of the data, eviction makes progress, nobody else changes them.",
+        "A cache that cannot evict grows without bound or stands still.",
+        "engine",
+        _NO_CACHES,
+        "vLLM PR 47966",
+    ),
+    _stated(
+        "MMC-RESET",
+        "Reset, sleep, pause and refusal leave both mirrors in the same state.",
+        "The next request with the same item is sent by hash to a side that has forgotten it.",
+        "engine",
+        _NO_CACHES,
+        "vLLM PRs 33452, 51897, 26406",
+    ),
+    _stated(
+        "SHM-SAFE",
+        "A live handle never refers to overwritten memory, allocations never overlap live data, no entry is pinned for ever.",
+        "A worker reads another item's pixels.",
+        "engine",
+        _NO_CACHES,
+        "vLLM PRs 27117, 54994",
+        "vLLM issue 27858",
+    ),
+)
+IDENTITY = (
+    _stated(
+        "HASH-INJ",
+        "The media hash is injective over bytes, shape, dtype, mode and processing options.",
+        "Two pictures share a hash, and one gets the other's answer.",
+        "protocol",
+        "the model takes hashes as given",
+        "dynamo PR 8341",
+        "sglang PR 36595",
+        "vLLM issue 55547",
+    ),
+    _stated(
+        "PROTO-ID",
+        "A media item keeps one identifier across encode, prefill and decode in every cache configuration.",
+        "The consumer looks under a key that the producer never used.",
+        "end to end",
+        "needs front ends that assign identifiers",
+        "vLLM PRs 56432, 12439",
+        "LMCache PR 5055",
+        "sglang PR 23481",
+    ),
+    _stated(
+        "PROTO-SUFF",
+        "Sufficiency is judged per item: payload, or metadata and a descriptor of that item, or a hash that can be resolved.",
+        "A payload is dropped for all items because a descriptor came for one.",
+        "end to end",
+        "of the validator alone it is ECV-SOUND and ECV-KEYED; of an orchestrator's traffic nothing judges it yet",
+        "vLLM PR 56070",
+        "llm-d-router PR 2723",
+        "dynamo PR 7827",
+    ),
+)
+EMBEDDINGS = (
+    _stated(
+        "EC-READY",
+        "An encoding is announced or served only after its bytes are complete.",
+        "The consumer is told that it is missing, and never asks again.",
+        "end to end",
+        _NO_FAULTS,
+        "vLLM PRs 47941, 53176",
+    ),
+    _stated(
+        "EC-SYNC",
+        "Connector books change exactly when the encoder cache's allocation changes, in every combination of roles.",
+        "An entry is freed under a transfer, or never.",
+        "engine",
+        _NO_FAULTS,
+        "vLLM PRs 34783, 38668",
+        "LMCache issue 4938",
+    ),
+)
+POSITIONS = (
+    _stated(
+        "POS-EQ",
+        "Positions and the decode delta are equal for monolithic, chunked, resumed, disaggregated and streamed execution.",
+        "Answers are wrong from the first token after the picture, or empty.",
+        "protocol",
+        "tested on the model in tests/property/test_positions_laws.py",
+        "smg PR 2366",
+        "dynamo PR 5281",
+        "TensorRT-LLM PR 15661",
+        "vLLM PR 46086",
+    ),
+    _stated(
+        "POS-SUFFIX",
+        "Positions of tokens that are not computed yet do not change when covered items are stripped.",
+        "A prefix hit changes the answer.",
+        "protocol",
+        "tested on the model in tests/property/test_positions_laws.py; STRIP-META says that a strip leaves the fields",
+        "vLLM PR 53456",
+    ),
+    _stated(
+        "SPLICE-EQ",
+        "As many embeddings are spliced as the span takes, in order, for every chunking.",
+        "The merge ends the engine, or puts a picture's rows at the wrong tokens.",
+        "engine",
+        "ENC-HIT and ENC-KEY judge presence and count per step; of the rows that a worker reads nothing tells yet",
+        "vLLM PRs 54548, 30475",
+        "sglang PRs 35799, 36595, 26737",
+        "vllm-ascend issue 6934",
+    ),
+)
+SESSIONS = (
+    _stated(
+        "SES-EQ",
+        "A streamed session ends in the same state as one request with the whole prompt.",
+        "A session's blocks are found under the keys of a prompt that it no longer has.",
+        "engine",
+        "needs sessions whose input grows",
+        "vLLM PR 49448",
+        "vLLM issue 42489",
+        "sglang PR 33716",
+    ),
+)
+BROADCAST = (
+    _stated(
+        "TP-SAME",
+        "All ranks receive the same payload; a message below the ring's chunk size is written once for all of them.",
+        "Ranks compute different things and hang in the next collective.",
+        "engine",
+        "tested with worker processes and digests in tests/unit/payload/test_tp_workers.py",
+    ),
+    _stated(
+        "FWD-EQ",
+        "Advancing many steps at once equals advancing them one by one.",
+        "Figures of a fast simulation would be other figures.",
+        "engine",
+        "tested in tests/property/test_scheduler_steady_laws.py",
+    ),
+    _stated(
+        "DES-EQ",
+        "The same workload through the simulator and through the bare core gives the same decisions.",
+        "The simulator would be a second set of rules.",
+        "fleet",
+        "the simulator calls the core's scheduler; no comparison of a whole run yet",
+    ),
+)
+
+GROUPS: Mapping[str, tuple[Property, ...]] = {
+    "caches": CACHES,
+    "identity": IDENTITY,
+    "embeddings": EMBEDDINGS,
+    "positions": POSITIONS,
+    "sessions": SESSIONS,
+    "broadcast": BROADCAST,
+}

@@ -1,0 +1,282 @@
+"""Families TOK, KV, CHUNK and LIVE: what a step computes, on which blocks, and that everybody is served in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from epdsim.events import (
+    Admitted,
+    EngineStopped,
+    Event,
+    RequestAborted,
+    RequestFailed,
+    RequestFinished,
+    RequestQueued,
+    StepPlanned,
+    StepYielded,
+)
+from epdsim.spec.engine_state import EngineState
+from epdsim.spec.property import Broken, Finding, Property, Reached
+
+MOST_IDLE_STEPS = 8
+"""Steps without a token, one after the other while somebody waits and nothing happens from outside, that count as a standstill."""
+
+
+class TokCons:
+    """TOK-CONS."""
+
+    def __init__(self) -> None:
+        self._next: dict[tuple[str, str], int] = {}
+        self._resumed: set[tuple[str, str]] = set()
+
+    def __call__(self, event: Event, engine: EngineState) -> Iterator[Finding]:
+        """Follow each request from admission to admission, and the budgets of each step."""
+        if isinstance(event, Admitted):
+            self._next[event.instance, event.request_id] = event.num_computed_tokens
+            if event.resumed:
+                self._resumed.add((event.instance, event.request_id))
+        elif isinstance(event, StepPlanned):
+            yield from self._positions(event, engine)
+            yield from _budgets(event, engine)
+
+    def _positions(self, event: StepPlanned, engine: EngineState) -> Iterator[Finding]:
+        for request_id, count in event.num_scheduled_tokens.items():
+            key, start = (event.instance, request_id), event.num_computed_tokens.get(request_id)
+            if start is None or key not in self._next:
+                continue
+            if key in self._resumed:
+                yield Reached(f"{request_id} computes after it was preempted")
+            if start != self._next[key]:
+                yield Broken(
+                    f"step {event.step} computes {request_id} from token {start} on, and the steps before it came to "
+                    f"{self._next[key]}",
+                    (request_id,),
+                )
+            end = self._next[key] = start + count
+            known = engine.requests.get(request_id)
+            if known is not None and known.queued.max_tokens and end > known.num_known:
+                yield Broken(
+                    f"step {event.step} computes {request_id} up to token {end}, of which {known.num_known} are known",
+                    (request_id,),
+                )
+
+
+def _budgets(event: StepPlanned, engine: EngineState) -> Iterator[Finding]:
+    started = engine.started
+    if started is None:
+        return
+    embeds = sum(
+        engine.requests[request_id].items[index].num_embeds
+        for request_id, indices in event.scheduled_encoder_inputs.items()
+        if request_id in engine.requests
+        for index in indices
+    )
+    for what, spent, budget in (
+        ("tokens", sum(event.num_scheduled_tokens.values()), started.max_num_batched_tokens),
+        ("requests", len(event.num_scheduled_tokens), started.max_num_seqs),
+        ("embeddings to encode", embeds, started.max_num_encoder_input_tokens),
+    ):
+        if spent > budget:
+            yield Broken(
+                f"step {event.step} has {spent} {what}, its budget is {budget}", tuple(event.num_scheduled_tokens)
+            )
+
+
+def kv_cons(event: Event, engine: EngineState) -> Iterator[Finding]:
+    """KV-CONS."""
+    started = engine.started
+    if started is None or not started.num_gpu_blocks:
+        return
+    if isinstance(event, StepPlanned):
+        for request_id, count in event.num_scheduled_tokens.items():
+            known, start = engine.requests.get(request_id), event.num_computed_tokens.get(request_id)
+            if known is not None and start is not None and len(known.table) * started.block_size < start + count:
+                yield Broken(
+                    f"step {event.step} computes {request_id} up to token {start + count} on {len(known.table)} blocks of "
+                    f"{started.block_size}",
+                    (request_id,),
+                )
+    if isinstance(event, StepYielded):
+        yield from _blocks(event, engine)
+
+
+def _blocks(event: StepYielded, engine: EngineState) -> Iterator[Finding]:
+    assert engine.started is not None
+    place: dict[int, tuple[int, str]] = {}
+    for request_id in (*event.running, *event.waiting):
+        known = engine.requests.get(request_id)
+        for index, block in enumerate(known.table if known is not None else ()):
+            other = place.setdefault(block, (index, request_id))
+            if other[1] != request_id:
+                yield Reached(f"{request_id} and {other[1]} share a block")
+            if other[0] != index or block == 0:
+                yield Broken(
+                    f"after step {event.step} block {block} is number {index} of {request_id} and number {other[0]} of {other[1]}",
+                    (request_id, other[1]),
+                )
+    usable = engine.started.num_gpu_blocks - 1
+    if len(place) + event.free_blocks != usable:
+        yield Broken(
+            f"after step {event.step} {len(place)} blocks are in use and {event.free_blocks} free, of {usable}",
+            (*event.running, *event.waiting),
+        )
+
+
+def chunk_whole(event: Event, engine: EngineState) -> Iterator[Finding]:
+    """CHUNK-WHOLE."""
+    if not isinstance(event, StepPlanned) or engine.started is None or not engine.started.disable_chunked_mm_input:
+        return
+    for request_id, count in event.num_scheduled_tokens.items():
+        known, start = engine.requests.get(request_id), event.num_computed_tokens.get(request_id)
+        if known is None or start is None:
+            continue
+        end = start + count
+        for item in known.items:
+            if end == item.offset:
+                yield Reached(f"a step ends just before {item.identifier}")
+            if item.offset < end < item.end:
+                yield Broken(
+                    f"chunked media input is off, and step {event.step} computes [{start}, {end}) of {request_id}, which splits "
+                    f"{item.identifier} at [{item.offset}, {item.end})",
+                    (request_id, item.identifier),
+                )
+
+
+class LiveProg:
+    """LIVE-PROG."""
+
+    def __init__(self) -> None:
+        self._idle: dict[str, int] = {}
+        self._alive: dict[str, list[str]] = {}
+
+    def __call__(self, event: Event, engine: EngineState) -> Iterator[Finding]:
+        """Count steps without a token, and look who is left at the end."""
+        match event:
+            case RequestQueued() | RequestAborted():
+                self._idle[event.instance] = 0
+            case StepYielded():
+                self._alive[event.instance] = [*event.running, *event.waiting]
+                if event.running and event.waiting:
+                    yield Reached("somebody waits while others run")
+            case StepPlanned():
+                idle = 0 if event.num_scheduled_tokens else self._idle.get(event.instance, 0) + 1
+                self._idle[event.instance] = idle
+                alive = self._alive.get(event.instance, [])
+                if idle == MOST_IDLE_STEPS and alive:
+                    yield Broken(
+                        f"{idle} steps up to {event.step} compute nothing while {', '.join(alive)} waits", tuple(alive)
+                    )
+            case EngineStopped() if event.unfinished:
+                step = engine.plan.step if engine.plan is not None else 0
+                names = ", ".join(event.unfinished)
+                yield Broken(
+                    f"{names} has not ended by step {step}, and nothing more is to come", tuple(event.unfinished)
+                )
+            case _:
+                pass
+
+
+class LiveDone:
+    """LIVE-DONE: everybody ends once, with what was asked for."""
+
+    def __init__(self) -> None:
+        self._ended: dict[tuple[str, str], str] = {}
+
+    def __call__(self, event: Event, engine: EngineState) -> Iterator[Finding]:
+        """Count outputs of what ends."""
+        if isinstance(event, RequestQueued):
+            self._ended.pop((event.instance, event.request_id), None)
+        if not isinstance(event, (RequestFinished, RequestFailed)) or engine.started is None:
+            return
+        key = event.instance, event.request_id
+        if key in self._ended:
+            yield Broken(f"{event.request_id} ends a second time", (event.request_id,))
+        self._ended[key] = event.request_id
+        known = engine.requests.get(event.request_id)
+        if known is None or isinstance(event, RequestFailed):
+            return
+        if known.admissions > 1:
+            yield Reached(f"{event.request_id} ends after it was preempted")
+        if event.output_tokens != known.queued.max_tokens:
+            yield Broken(
+                f"{event.request_id} asked for {known.queued.max_tokens} tokens and ends with {event.output_tokens}",
+                (event.request_id,),
+            )
+
+
+PROPERTIES = (
+    Property(
+        "TOK-CONS",
+        "From each admission on every position is computed exactly once, in order, no budget exceeded.",
+        "A position left out is garbage in the KV cache; one computed twice is time lost, and a token sampled twice.",
+        "engine",
+        sometimes="a request computes again after a preemption",
+        evidence=("vLLM issue 49250",),
+        monitor=TokCons,
+        exempt={"simulated": "a fleet does not tell the computed tokens of each request"},
+    ),
+    Property(
+        "KV-CONS",
+        "Blocks are conserved: free and used add up, a table covers what is computed, a block is shared at equal places only.",
+        "A block with two owners is overwritten by one of them; one without any is lost until the server restarts.",
+        "engine",
+        sometimes="two requests share a block",
+        monitor=lambda: kv_cons,
+        exempt={"simulated": "a fleet does not tell block ids"},
+    ),
+    Property(
+        "CHUNK-WHOLE",
+        "With chunked media input off no step ends inside a media item.",
+        "Models with attention in both directions inside an item compute wrong values, in silence.",
+        "engine",
+        sometimes="a step ends just before an item",
+        evidence=("vLLM issue 52306", "vLLM PRs 52412, 34220"),
+        monitor=lambda: chunk_whole,
+        exempt={"simulated": "a fleet does not tell the computed tokens of each request"},
+    ),
+    Property(
+        "LIVE-PROG",
+        "No step after step computes nothing while somebody waits and nothing can change; in the end everybody is served.",
+        "The server looks healthy and answers nobody.",
+        "engine",
+        kind="eventually",
+        sometimes="somebody waits while others run",
+        evidence=("vLLM issues 40707, 53130", "vLLM PRs 31857, 37307, 51603"),
+        monitor=LiveProg,
+        exempt={"simulated": "a fleet does not tell its queues by name"},
+    ),
+    Property(
+        "LIVE-DONE",
+        "A request ends once, and one that ends well has as many tokens as it asked for.",
+        "An answer that is cut, or delivered twice, without an error.",
+        "engine",
+        sometimes="a request ends well after it was preempted",
+        evidence=("vllm-omni PR 7788",),
+        monitor=LiveDone,
+        exempt={"simulated": "a fleet does not tell what each engine was asked for"},
+    ),
+    Property(
+        "LIVE-ADMIT",
+        "A request is accepted only if some schedule can finish it; otherwise it is refused early.",
+        "It waits for ever, or makes the scheduler spin.",
+        "engine",
+        evidence=("vLLM issues 25890, 42489",),
+        not_judged="tested on the model in tests/unit/engine/test_scheduler_admission.py; releases leave it to their front end",
+    ),
+    Property(
+        "LIVE-WAIT",
+        "Every wait on a remote (EC, KV, receiver) ends within a bound, in success, failure of that request, or retry.",
+        "A lost message holds a request, and what it holds, for ever.",
+        "end to end",
+        evidence=("vLLM PRs 47941, 55290", "sglang issue 23082"),
+        not_judged="needs faults on the way, which fleets do not have yet",
+    ),
+    Property(
+        "LIVE-HEAL",
+        "After faults stop every request ends within a bound.",
+        "A short failure of one part becomes a lasting one of the whole.",
+        "end to end",
+        kind="eventually",
+        not_judged="needs faults on the way, which fleets do not have yet",
+    ),
+)

@@ -1,0 +1,131 @@
+"""Systems under test behind one protocol each: what a property run asks of the functions of the protocol and of an engine.
+
+A system has either or both. Those of epdsim are the model in any dialect (`reference`) and the installed vLLM (`vllm`); others
+register under the entry-point group `epdsim.sut`: a name, and a function from a dialect's name (or None) to a `SystemUnderTest`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any, Protocol
+
+from epdsim.core.errors import InputError
+from epdsim.core.items import MediaFeature, MediaItem
+from epdsim.core.releases import named
+from epdsim.core.slots import Rendered
+from epdsim.sut.schedule_play import Engine, Play
+from epdsim.sut.schedule_records import RecordedWorkload
+
+GROUP = "epdsim.sut"
+"""Entry-point group of systems of others."""
+
+EngineUnderTest = Engine
+"""An engine: `add`, `schedule` (a step), `samples`, `told`, `update` (feed), `abort`, `reset`, `queues`; pressure preempts."""
+
+
+class ProtocolUnderTest(Protocol):
+    """The protocol's functions. Each refuses by `InputError`; any other exception is a failure of the system."""
+
+    def extract(self, rendered: Rendered, declared: Callable[[str], Collection[str]]) -> Mapping[str, Any] | None:
+        """Render's tables as the JSON object `features`; None for a prompt without media."""
+        ...
+
+    def validate(self, body: Mapping[str, Any]) -> None:
+        """Judge the JSON body of a generate request; InputError is a client error."""
+        ...
+
+    def merge(self, features: Mapping[str, Any]) -> Sequence[MediaFeature]:
+        """The items that a receiver makes of the JSON object `features`, in order of offset."""
+        ...
+
+    def strip(
+        self, features: Sequence[MediaFeature], num_computed_tokens: int, *, reads_fields: bool
+    ) -> Sequence[MediaFeature]:
+        """What of a request's items to send at an admission; `reads_fields` under M-RoPE and XD-RoPE."""
+        ...
+
+    def encode(self, item: MediaItem) -> str:
+        """The blob of an item."""
+        ...
+
+    def decode(self, blob: str) -> MediaItem:
+        """The item of a blob."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SystemUnderTest:
+    """What a property run runs against.
+
+    Attributes:
+        name: As on the command line.
+        version: Dialect or release.
+        release: vLLM's release that workloads name, for example `"0.32.0"`.
+        engine: Builds an engine for a workload and its EC store (a live set of identifiers); None when it has none.
+        protocol: Its functions of the protocol; None when it has none.
+        notices: Things that it told so far, for example a fall-back.
+    """
+
+    name: str
+    version: str
+    release: str
+    engine: Callable[[RecordedWorkload, Container[str]], EngineUnderTest[Any]] | None = None
+    protocol: ProtocolUnderTest | None = None
+
+    @property
+    def title(self) -> str:
+        """Name and version."""
+        return f"{self.name} {self.version}"
+
+    def play(self, workload: RecordedWorkload) -> Play[Any]:
+        """A workload on the engine."""
+        assert self.engine is not None, "the caller has looked"
+        return Play(workload, self.engine)
+
+
+MakeSystem = Callable[[str | None], SystemUnderTest]
+
+
+def reference(dialect: str | None = None) -> SystemUnderTest:
+    """The model: the ideal, or a release by its dialect."""
+    from epdsim.sut.reference import ReferenceProtocol, reference_engine  # noqa: PLC0415 - torch and pydantic load slowly
+
+    rules = named(dialect or "ideal")
+    release = rules.name.removeprefix("vllm-") if rules.replacements else "0.32"
+    return SystemUnderTest("reference", rules.name, f"{release}.0", reference_engine(rules), ReferenceProtocol(rules))
+
+
+def vllm(dialect: str | None = None) -> SystemUnderTest:
+    """The installed release of vLLM."""
+    from epdsim.sut.vllm import VllmEngine, installed_version, vllm_protocol  # noqa: PLC0415 - as above
+
+    if dialect is not None:
+        raise InputError(
+            f"dialect {dialect!r} of vllm", "a real release has no dialect", "install the release that is meant"
+        )
+    version = installed_version()
+    return SystemUnderTest("vllm", version, version, VllmEngine, vllm_protocol())
+
+
+_OWN: Mapping[str, MakeSystem] = {"reference": reference, "vllm": vllm}
+
+
+def find_system(name: str, dialect: str | None = None) -> SystemUnderTest:
+    """A system by name: one of epdsim's own, or one that another package registers.
+
+    Raises:
+        InputError: No such system, it is not installed, or it has no such dialect.
+    """
+    make = _OWN.get(name)
+    if make is None:
+        others = {one.name: one for one in entry_points(group=GROUP)}
+        if name not in others:
+            raise InputError(
+                f"system {name!r}",
+                f"the systems are {', '.join([*_OWN, *sorted(others)])}",
+                f"register another one under the entry-point group {GROUP}",
+            )
+        make = others[name].load()
+    return make(dialect)

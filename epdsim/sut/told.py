@@ -1,0 +1,259 @@
+"""What an engine decides on a workload, told as events: live from a play, or from the steps of a recording.
+
+There is no clock: the time of an event is the number of its step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from epdsim.events import (
+    Admitted,
+    CacheReset,
+    EngineDied,
+    EngineStarted,
+    EngineStopped,
+    ItemInfo,
+    PayloadsSent,
+    Preempted,
+    RequestAborted,
+    RequestFailed,
+    RequestFinished,
+    RequestQueued,
+    Sink,
+    StepPlanned,
+    StepYielded,
+)
+from epdsim.sut.schedule_play import Play
+from epdsim.sut.schedule_records import RecordedConfig, RecordedItem, RecordedRequest, RecordedWorkload
+
+INSTANCE = "engine-0"
+MOST_STEPS = 600
+"""Steps after which a run that does not end is cut."""
+
+_WITHOUT_POSITION_FIELDS = ("audio",)
+"""Modalities whose recorded items have no keep-on-CPU field."""
+
+
+class StepTeller:
+    """Tells a workload step by step.
+
+    Args:
+        workload: Its settings, requests, aborts and resets; its steps are not looked at.
+        system: Whose scheduler it is.
+        sink: Takes the events.
+    """
+
+    def __init__(self, workload: RecordedWorkload, system: str, sink: Sink) -> None:
+        self._workload, self._sink = workload, sink
+        self._to_come = list(workload.requests)
+        self._known: dict[str, RecordedRequest] = {}
+        self._outputs: dict[str, int] = {}
+        self._admitted: set[str] = set()
+        self._left: set[str] = set()
+        self._alive: set[str] = set()
+        sink(_started(workload.config, system))
+
+    def arrives_later(self, request: RecordedRequest) -> None:
+        """A request that the workload did not name."""
+        self._to_come.append(request)
+
+    def before(self, number: int) -> None:
+        """What happens before the schedule call of a step."""
+        for request in [one for one in self._to_come if one.arrival_step <= number]:
+            self._to_come.remove(request)
+            self._known[request.request_id] = request
+            self._outputs[request.request_id] = 0
+            self._alive.add(request.request_id)
+            self._sink(_queued(number, request))
+        for at, name in self._workload.aborts:
+            if at == number:
+                self.abort(number, name)
+        for at, which in self._workload.resets:
+            if at == number:
+                self.reset(number, which)
+
+    def abort(self, number: int, name: str) -> None:
+        """A client leaves."""
+        if name in self._alive:
+            self._left.add(name)
+            self._sink(RequestAborted(number, INSTANCE, name))
+
+    def reset(self, number: int, which: str) -> None:
+        """A cache is reset."""
+        self._sink(CacheReset(number, INSTANCE, which))
+
+    def after(self, number: int, step: Mapping[str, Any]) -> None:
+        """What the engine decided in a step, in the form of a recording, and what came of it."""
+        sink = self._sink
+        for name in step["preempted"]:
+            sink(Preempted(number, INSTANCE, name))
+        computed: dict[str, int] = {}
+        added: dict[str, Sequence[int]] = {}
+        for row in step["new"]:
+            computed[row["req_id"]] = row["num_computed_tokens"]
+            self._admit(number, row, row["block_ids"], row["payload"])
+        for row in step["cached"]:
+            computed[row["req_id"]] = row["num_computed_tokens"]
+            if row["resumed"]:
+                self._admit(number, row, row["new_block_ids"] or (), ())
+            elif row["new_block_ids"]:
+                added[row["req_id"]] = row["new_block_ids"]
+        for name, payloads in step.get("mm_updates", {}).items():
+            sink(PayloadsSent(number, INSTANCE, name, payloads))
+        sink(
+            StepPlanned(
+                number,
+                INSTANCE,
+                step["step"],
+                step["num_scheduled_tokens"],
+                step["scheduled_encoder_inputs"],
+                step.get("ec_loads", ()),
+                step["free_encoder_mm_hashes"],
+                computed,
+                added,
+                step["finished"],
+            )
+        )
+        for at, name in self._workload.late_aborts:
+            if at == number:
+                self.abort(number, name)
+        self._yielded(number, step)
+
+    def _admit(self, number: int, row: Mapping[str, Any], blocks: Sequence[int], payloads: Sequence[str]) -> None:
+        name = row["req_id"]
+        request = self._known[name]
+        self._sink(
+            Admitted(
+                number,
+                INSTANCE,
+                name,
+                len(request.prompt_token_ids),
+                row["num_computed_tokens"],
+                request.num_remote_tokens,
+                payloads,
+                name in self._admitted,
+                blocks,
+            )
+        )
+        self._admitted.add(name)
+
+    def _yielded(self, number: int, step: Mapping[str, Any]) -> None:
+        running, waiting = step["running"], step["waiting"]
+        for name, tokens in step["sampled"].items():
+            most = self._known[name].max_tokens
+            self._outputs[name] = min(self._outputs[name] + len(tokens), most)
+        self._sink(StepYielded(number, INSTANCE, step["step"], step["sampled"], running, waiting, step["free_blocks"]))
+        alive = {*running, *waiting}
+        for name in sorted(self._alive - alive):
+            if name in self._left:
+                continue
+            if self._outputs[name] >= self._known[name].max_tokens:
+                self._sink(RequestFinished(number, INSTANCE, name, self._outputs[name]))
+            else:
+                self._sink(RequestFailed(number, INSTANCE, name, "it ended without all its tokens"))
+        self._alive = alive
+
+    def end(self, number: int, unfinished: Collection[str]) -> None:
+        """Nothing more is to come."""
+        self._sink(EngineStopped(number, INSTANCE, sorted(unfinished)))
+
+
+def tell_recorded(workload: RecordedWorkload, sink: Sink) -> None:
+    """The events of a recorded workload."""
+    teller = StepTeller(workload, f"vllm {workload.config.vllm}, recorded", sink)
+    for number, step in enumerate(workload.steps):
+        teller.before(number)
+        teller.after(number, step)
+    teller.end(len(workload.steps), workload.unfinished)
+
+
+def tell_play(
+    workload: RecordedWorkload,
+    make_play: Callable[[RecordedWorkload], Play[Any]],
+    system: str,
+    sink: Sink,
+    most_steps: int = MOST_STEPS,
+) -> None:
+    """Play a workload to an engine until everybody has been served, and tell what it decides.
+
+    Tokens follow from what a request has so far, as greedy decoding's do, so that equal prompts have equal answers.
+
+    Args:
+        workload: What happens; its steps are not looked at.
+        make_play: Which engine.
+        system: Whose it is, in words.
+        sink: Takes the events.
+        most_steps: Where to stop at the latest.
+    """
+    play, teller = make_play(workload), StepTeller(workload, system, sink)
+    known = {request.request_id: [*request.prompt_token_ids] for request in workload.requests}
+
+    def sample(name: str) -> list[int]:
+        tokens = known[name]
+        tokens.append(next_token(tokens))
+        return tokens[-1:]
+
+    alive: list[str] = []
+    number = 0
+    while number < most_steps:
+        teller.before(number)
+        try:
+            step = play.step(number, sample)
+        except Exception as error:  # noqa: BLE001 - whatever an engine dies of is a finding
+            sink(EngineDied(number, INSTANCE, f"{type(error).__name__}: {error}"))
+            return
+        teller.after(number, step)
+        number += 1
+        alive = [*step["running"], *step["waiting"]]
+        if not alive and play.is_idle:
+            break
+    teller.end(number, alive)
+
+
+def next_token(tokens: Sequence[int]) -> int:
+    """A token from 1 to 3 that follows from all before it."""
+    return (sum(tokens) * 31 + len(tokens) * 17) % 97 % 3 + 1
+
+
+def _started(config: RecordedConfig, system: str) -> EngineStarted:
+    largest = config.max_tokens_per_mm_item
+    return EngineStarted(
+        0,
+        INSTANCE,
+        system,
+        config.block_size,
+        config.num_gpu_blocks,
+        config.max_num_batched_tokens,
+        config.max_num_seqs,
+        max(config.encoder_cache_size, largest),
+        max(config.max_num_encoder_input_tokens, largest),
+        config.model_runner,
+        config.policy,
+        config.async_scheduling,
+        config.uses_mrope,
+        config.disable_chunked_mm_input,
+        config.ec_role or "none",
+    )
+
+
+def _queued(number: int, request: RecordedRequest) -> RequestQueued:
+    return RequestQueued(
+        number,
+        INSTANCE,
+        request.request_id,
+        len(request.prompt_token_ids),
+        request.max_tokens,
+        [_item(one) for one in request.mm_features],
+        request.prompt_token_ids,
+        request.cache_salt,
+        request.adapter,
+        request.num_remote_tokens,
+    )
+
+
+def _item(item: RecordedItem) -> ItemInfo:
+    mask = None if item.is_embed is None else [int(bit) for bit in item.is_embed]
+    has_fields = item.modality not in _WITHOUT_POSITION_FIELDS
+    return ItemInfo(item.modality, item.identifier, item.offset, item.length, mask, has_fields)

@@ -1,0 +1,163 @@
+"""Failures kept as stories: a folder each, with the case, its events and what was violated, to be told and played again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from epdsim.core.errors import InputError
+from epdsim.core.files import whole_file
+from epdsim.events import NdjsonWriter
+from epdsim.spec import REGISTER, Outcome, Verdict, judge, tell_story, timeline
+from epdsim.sut.cases import Case, CheckCase, EngineCase, read_case, write_case
+from epdsim.sut.systems import find_system
+from epdsim.testing.hunt import Found, events_of
+
+FOLDER = Path(".epdsim/failures")
+"""Where failures are kept, below the working directory."""
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """What is kept beside the case.
+
+    Attributes:
+        property_id: The violated property.
+        system: Name of the system.
+        dialect: Of the reference; None for systems without.
+        version: Release or dialect that it was found in.
+        seed: Of the exploration.
+        exploration: Its name.
+        told: The violation in a sentence.
+    """
+
+    property_id: str
+    system: str
+    dialect: str | None
+    version: str
+    seed: int
+    exploration: str
+    told: str
+
+
+class Status(StrEnum):
+    """What a replay says."""
+
+    STILL_FAILS = "STILL FAILS"
+    FIXED = "FIXED"
+    CHANGED = "CHANGED"
+
+
+class Replayed(NamedTuple):
+    """A failure played again: what it was, what is the case now, and the story as it is now (or was, when it is fixed)."""
+
+    failure: Failure
+    status: Status
+    detail: str
+    story: Sequence[str]
+
+
+def keep(
+    found: Found, *, system: str, dialect: str | None, version: str, seed: int, exploration: str, folder: Path = FOLDER
+) -> str:
+    """Keep a failure; its id, the same for the same case.
+
+    Raises:
+        InputError: It cannot be written.
+    """
+    case = write_case(found.case)
+    identifier = f"{found.property_id.lower()}-{blake2b(case + version.encode(), digest_size=3).hexdigest()}"
+    place = folder / identifier
+    assert found.verdict.first is not None, "it is violated"
+    failure = Failure(found.property_id, system, dialect, version, seed, exploration, found.verdict.first.told)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"folder {str(place)!r}", f"it cannot be made ({error.strerror})", "give another one"
+        ) from error
+    told = "\n".join(told_failure(found)) + "\n"
+    texts = {"case.json": case, "failure.json": msgspec.json.encode(failure), "story.txt": told.encode()}
+    for name, text in texts.items():
+        with whole_file(place / name, str(place / name)) as out:
+            out.write(text)
+    with NdjsonWriter(place / "events.ndjson", {"property": found.property_id, "system": f"{system} {version}"}) as out:
+        for event in found.events:
+            out(event)
+    return identifier
+
+
+def told_failure(found: Found) -> list[str]:
+    """Statement, reason, settings, story and timeline of a failure."""
+    one = REGISTER.get(found.property_id)
+    head = [found.property_id] if one is None else [f"{one.id}: {one.sentence}", f"Why it matters: {one.why}"]
+    lines = [f"{number:3}. {line}" for number, line in enumerate(tell_story(found.events, found.verdict), 1)]
+    drawing = timeline(found.events, found.verdict.at)
+    return [*head, *_options(found.case), "", *lines, *(["", *drawing] if drawing else [])]
+
+
+def _options(case: Case) -> list[str]:
+    """The settings of a case in a line."""
+    if isinstance(case, EngineCase):
+        config = msgspec.to_builtins(case.workload.config)
+        told = ", ".join(f"{key} {value}" for key, value in config.items() if key not in ("vllm", "seed"))
+        return [f"Settings: {told}"]
+    return ["A request to the validator" if isinstance(case, CheckCase) else "A call of the protocol's functions"]
+
+
+def find_failure(identifier: str | Path, folder: Path = FOLDER) -> Path | None:
+    """The folder of a failure by id or by path; None when there is none."""
+    for place in (Path(identifier), folder / identifier):
+        if (place / "failure.json").is_file():
+            return place
+    return None
+
+
+def read_failure(place: Path) -> tuple[Failure, Case]:
+    """What was kept.
+
+    Raises:
+        InputError: It cannot be read.
+    """
+    try:
+        failure = msgspec.json.decode((place / "failure.json").read_bytes(), type=Failure)
+        case = read_case((place / "case.json").read_bytes())
+    except (OSError, msgspec.DecodeError) as error:
+        raise InputError(f"failure {str(place)!r}", f"it cannot be read ({error})", "let it fail again") from error
+    return failure, case
+
+
+def replay_failure(place: Path) -> Replayed:
+    """Put the case to the same system again, as it is now.
+
+    Raises:
+        InputError: It cannot be read, or the system is not here.
+    """
+    failure, case = read_failure(place)
+    system = find_system(failure.system, failure.dialect)
+    properties = [one for one in REGISTER.values() if one.id == failure.property_id]
+    events = events_of(case, system)
+    verdict = judge(events, properties).get(failure.property_id)
+    if verdict is None:
+        rule = "the register has no such property that is judged"
+        raise InputError(f"property {failure.property_id!r}", rule, "its plugin may be absent")
+    status, detail = _status(failure, verdict)
+    story = (
+        told_failure(Found(failure.property_id, case, events, verdict))
+        if verdict.first is not None
+        else (place / "story.txt").read_text(encoding="utf-8").splitlines()
+    )
+    return Replayed(failure, status, detail, story)
+
+
+def _status(failure: Failure, verdict: Verdict) -> tuple[Status, str]:
+    if verdict.first is not None:
+        is_same = verdict.first.told == failure.told
+        return (Status.STILL_FAILS, "") if is_same else (Status.CHANGED, "it is violated in another way")
+    if verdict.outcome is Outcome.HOLDS:
+        return Status.FIXED, "the premise is reached, and the property holds"
+    return Status.FIXED, "the premise is not reached any more"

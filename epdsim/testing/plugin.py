@@ -1,0 +1,126 @@
+"""The pytest plugin: options, the fixture `epd`, and a table of verdicts with their stories at the end of the run.
+
+It loads in every pytest run of the environment, so nothing heavy is imported before a property is tested.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from epdsim.testing.session import Session
+
+RECORD = "epd"
+"""Name under which a test's report carries its verdict."""
+_SESSION: pytest.StashKey[Session] = pytest.StashKey()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of property runs."""
+    group = parser.getgroup("epdsim", "properties of epdsim")
+    for name, kind, shown, told in (
+        ("sut", str, "SYSTEM", "System under test: reference (default), vllm, or one that a package registers."),
+        ("dialect", str, "NAME", "Dialect of the reference: ideal (default), or a release such as vllm-0.32."),
+        ("seed", int, "N", "Seed of all explorations (default 0)."),
+        ("budget", int, "N", "Cases of each exploration (default 150)."),
+        ("report", str, "FILE", "Write the verdicts to FILE (JSON)."),
+        ("failures", str, "DIR", "Where failures are kept (default .epdsim/failures)."),
+    ):
+        group.addoption(f"--epd-{name}", default=None, type=kind, metavar=shown, help=told)
+    parser.addini("epd_sut", "System under test.", default="reference")
+    parser.addini("epd_budget", "Cases of each exploration.", default="150")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Markers of the property pack."""
+    config.addinivalue_line("markers", "epd_property(id): the property that a test judges")
+    if not config.pluginmanager.hasplugin("xdist"):
+        config.addinivalue_line("markers", "xdist_group(name): tests that share what they explored")
+
+
+def options(config: pytest.Config) -> dict[str, Any]:
+    """System, dialect, seed, budget and folder in force."""
+    return {
+        "sut": config.getoption("--epd-sut") or str(config.getini("epd_sut")),
+        "dialect": config.getoption("--epd-dialect"),
+        "seed": config.getoption("--epd-seed") or 0,
+        "budget": config.getoption("--epd-budget") or int(str(config.getini("epd_budget"))),
+        "failures": config.getoption("--epd-failures"),
+    }
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """What the properties run against, when somebody asked."""
+    if config.getoption("--epd-sut") is None and config.getoption("--epd-dialect") is None:
+        return None
+    told = options(config)
+    dialect = f" {told['dialect']}" if told["dialect"] else ""
+    return f"epdsim: properties against {told['sut']}{dialect}, seed {told['seed']}, budget {told['budget']}"
+
+
+@pytest.fixture(scope="session")
+def epd_session(pytestconfig: pytest.Config) -> Session:
+    """What is explored once and judged by many tests."""
+    from epdsim.testing.session import Session  # noqa: PLC0415 - heavy, and only here needed
+
+    told = options(pytestconfig)
+    known = pytestconfig.stash.get(_SESSION, None)
+    if known is None:
+        folder = None if told["failures"] is None else Path(told["failures"])
+        known = Session(told["sut"], told["dialect"], told["seed"], told["budget"], folder)
+        pytestconfig.stash[_SESSION] = known
+    return known
+
+
+@pytest.fixture
+def epd(epd_session: Session, record_property: Any) -> Any:
+    """Judges a property over explorations: `epd(property_id, exploration, ...)`.
+
+    It fails with the story when the property is violated, and also when its premise was never reached.
+    """
+
+    def check(property_id: str, *explorations: Any) -> None:
+        reason = epd_session.reason_to_skip(property_id, explorations)
+        if reason:
+            record_property(RECORD, {"id": property_id, "outcome": "not run", "reason": reason})
+            pytest.skip(reason)
+        verdict = epd_session.check(property_id, explorations)
+        record_property(RECORD, verdict)
+        if verdict["outcome"] == "violated":
+            pytest.fail("\n".join(verdict["story"]), pytrace=False)
+        if verdict["outcome"] == "inconclusive":
+            pytest.fail(verdict["reason"], pytrace=False)
+
+    return check
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """The table of verdicts."""
+    verdicts = [
+        value
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if getattr(report, "when", "") in ("call", "setup")
+        for key, value in getattr(report, "user_properties", ())
+        if key == RECORD
+    ]
+    if not verdicts:
+        return
+    verdicts.sort(key=lambda one: one["id"])
+    report = config.getoption("--epd-report")
+    if report:
+        Path(report).write_text(
+            json.dumps({**options(config), "verdicts": verdicts}, indent=1) + "\n", encoding="utf-8"
+        )
+    asked = config.getoption("--epd-sut") is not None or config.getoption("--epd-dialect") is not None
+    bad = [one for one in verdicts if one["outcome"] in ("violated", "inconclusive")]
+    if not (asked or bad):
+        return
+    terminalreporter.section("properties")
+    for one in verdicts:
+        more = one.get("replay") or one.get("reason") or f"premise reached {one['num_reached']} times"
+        terminalreporter.write_line(f"{one['id']:<14} {one['outcome']:<13} {more}")

@@ -1,0 +1,93 @@
+"""One property run: a system, its explorations, and the verdict of each property with its story."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from epdsim.spec import REGISTER, Outcome, Property, Verdict
+from epdsim.sut.systems import find_system
+from epdsim.testing.failures import FOLDER, keep, told_failure
+from epdsim.testing.hunt import Exploration, Hunter
+
+
+class Session:
+    """A property run against one system.
+
+    Args:
+        sut: Name of the system.
+        dialect: Of the reference; None for its default.
+        seed: Of all explorations.
+        budget: Cases of each exploration.
+        folder: Where failures are kept; None for the usual place.
+
+    Raises:
+        InputError: No such system, or it is not installed.
+    """
+
+    def __init__(
+        self,
+        sut: str = "reference",
+        dialect: str | None = None,
+        seed: int = 0,
+        budget: int = 150,
+        folder: Path | None = None,
+    ) -> None:
+        self.sut, self.dialect, self.folder = sut, dialect, folder or FOLDER
+        self.system = find_system(sut, dialect)
+        self.hunter = Hunter(self.system, seed, budget)
+
+    def reason_to_skip(self, property_id: str, explorations: Sequence[Exploration]) -> str:
+        """Why a property is not run against the system; empty when it is."""
+        one = REGISTER[property_id]
+        if self.sut in one.exempt:
+            return one.exempt[self.sut]
+        if not any(self.hunter.can(exploration) for exploration in explorations):
+            return f"{self.system.title} has no {explorations[0].level} to put cases to"
+        return ""
+
+    def check(self, property_id: str, explorations: Sequence[Exploration]) -> dict[str, Any]:
+        """The verdict of a property, as plain data; a violation is made small and kept."""
+        total = Verdict(property_id)
+        violated: Exploration | None = None
+        for exploration in explorations:
+            if self.hunter.can(exploration):
+                verdict = self.hunter.explored(exploration).verdicts.get(property_id, Verdict(property_id))
+                total.add(verdict)
+                if verdict.num_broken and violated is None:
+                    violated = exploration
+        told: dict[str, Any] = {"id": property_id, "outcome": str(total.outcome), "num_reached": total.num_reached}
+        if violated is not None:
+            return told | self._story(property_id, violated)
+        if total.outcome is Outcome.INCONCLUSIVE:
+            told["reason"] = f"inconclusive: no case reached its premise ({REGISTER[property_id].sometimes})"
+        return told
+
+    def canary(self, canary: Property, exploration: Exploration) -> list[str]:
+        """The story of a property that must be violated: that it is told proves that violations are.
+
+        Raises:
+            AssertionError: It is not violated.
+        """
+        hunter = Hunter(self.system, self.hunter.seed, self.hunter.budget, [canary])
+        assert hunter.explored(exploration).verdicts[canary.id].num_broken, (
+            "the canary is alive: violations are not found"
+        )
+        return told_failure(hunter.shortest(exploration, canary.id))
+
+    def _story(self, property_id: str, exploration: Exploration) -> dict[str, Any]:
+        found = self.hunter.shortest(exploration, property_id)
+        identifier = keep(
+            found,
+            system=self.sut,
+            dialect=self.dialect,
+            version=self.system.version,
+            seed=self.hunter.seed,
+            exploration=exploration.name,
+            folder=self.folder,
+        )
+        replay = f"epdsim replay {identifier}"
+        assert found.verdict.first is not None, "it is violated"
+        story = [*told_failure(found), "", f"found in {self.system.title}, seed {self.hunter.seed}; again: {replay}"]
+        return {"story": story, "failure": identifier, "replay": replay, "told": found.verdict.first.told}

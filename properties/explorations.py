@@ -1,0 +1,21 @@
+"""Ways to come by cases that several families share."""
+
+from __future__ import annotations
+
+from epdsim.testing.hunt import drawn
+from epdsim.testing.machine import machine
+from epdsim.testing.strategies import check_cases, render_cases, strip_cases
+from epdsim.testing.workloads import Traits, engine_cases
+
+PROMPTS = drawn("prompts of mixed items", render_cases(), level="protocol")
+FAILING_FAMILIES = drawn("prompts of a family that fails", render_cases(fails=True), level="protocol", weight=0.3)
+REQUESTS = drawn("requests with and without EC parameters", check_cases(), level="protocol", weight=2)
+STRIPS = drawn("items and computed tokens", strip_cases(), level="protocol", weight=2)
+WORKLOADS = drawn("workloads", engine_cases(), level="engine", weight=2)
+RESUMES = drawn(
+    "workloads that regret a strip", engine_cases(Traits(plots=("resume",), mismatches=False)), level="engine"
+)
+MACHINE = machine("machine", weight=0.5)
+
+ENGINE = (RESUMES, WORKLOADS, MACHINE)
+"""All that drives an engine; what finds a violation first tells its story."""

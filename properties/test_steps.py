@@ -1,0 +1,14 @@
+"""Families TOK, KV, CHUNK and LIVE: what steps compute, on which blocks, and that everybody is served."""
+
+from __future__ import annotations
+
+import pytest
+
+from properties.explorations import ENGINE
+
+pytestmark = pytest.mark.xdist_group("engine")
+
+
+@pytest.mark.parametrize("name", ["TOK-CONS", "KV-CONS", "CHUNK-WHOLE", "LIVE-PROG", "LIVE-DONE"])
+def test_steps(epd, name):
+    epd(name, *ENGINE)
