@@ -10,7 +10,9 @@ import typer
 
 from epdsim import __version__
 from epdsim.cli.calibrate import calibrate
+from epdsim.cli.check import check
 from epdsim.cli.compare import compare
+from epdsim.cli.judge import judge
 from epdsim.cli.plan import plan
 from epdsim.cli.record import record
 from epdsim.cli.replay import replay
@@ -30,6 +32,8 @@ app.command()(run)
 app.command()(plan)
 app.command()(compare)
 app.command()(validate)
+app.command()(check)
+app.command()(judge)
 app.command()(replay)
 app.command()(record)
 app.command()(calibrate)
@@ -51,7 +55,7 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line. Exit codes: 0 done, 1 a claim or comparison failed, 2 input that cannot be used."""
+    """Run the command line. Exit codes: 0 done, 1 a claim or comparison failed, 2 input that cannot be used, 3 inconclusive."""
     try:
         try:
             app(prog_name="epdsim")

@@ -13,28 +13,56 @@ from epdsim.cli.live import LiveOption, ModesOption, SeedsOption, mode_names, se
 def replay(
     what: Annotated[
         Path | None,
-        typer.Argument(help="A wire recording (folder) or a schedule recording (JSON lines).", metavar="RECORDING"),
+        typer.Argument(
+            help="A wire recording (folder), a schedule recording (JSON lines), or the id of a failure.", metavar="WHAT"
+        ),
     ] = None,
     live: LiveOption = None,
     seeds: SeedsOption = "0:25",
     modes: ModesOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
 ) -> None:
-    """Compare the model with a recording, or with a real system live.
+    """Compare the model with a recording, or with a real system live; or put a kept failure to its system again.
 
-    The exit code is 1 when something differs; the first difference is told.
+    The exit code is 1 when something differs, and the first difference is told; or when the failure is not FIXED.
     """
     from epdsim.core.errors import InputError
+    from epdsim.testing.failures import find_failure
 
     if (what is None) == (live is None):
         given = "no recording and no live system" if what is None else f"{what} and --live {live}"
         raise InputError(given, "replay takes a recording or --live SYSTEM", "give one of the two")
+    failure = None if what is None else find_failure(what)
+    if failure is not None:
+        raise typer.Exit(0 if _replay_failure(failure, as_json=as_json) else 1)
     is_equal = (
         _replay_recording(what, as_json=as_json)
         if what is not None
         else _replay_live(live or "", seeds, modes, as_json)
     )
     raise typer.Exit(0 if is_equal else 1)
+
+
+def _replay_failure(place: Path, *, as_json: bool) -> bool:
+    import json
+
+    from epdsim.testing.failures import Status, replay_failure
+
+    replayed = replay_failure(place)
+    failure, detail = replayed.failure, f" ({replayed.detail})" if replayed.detail else ""
+    if as_json:
+        shown = {
+            "id": place.name,
+            "property": failure.property_id,
+            "status": replayed.status,
+            "detail": replayed.detail,
+        }
+        typer.echo(json.dumps(shown | {"story": list(replayed.story)}, indent=1))
+    else:
+        for line in replayed.story:
+            typer.echo(line)
+        typer.echo(f"\n{place.name} in {failure.system} {failure.version}: {replayed.status}{detail}")
+    return replayed.status is Status.FIXED
 
 
 def _replay_recording(what: Path, *, as_json: bool) -> bool:

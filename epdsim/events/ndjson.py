@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self, cast
+from typing import Any, BinaryIO, Self, cast, get_args
 
 import msgspec
 
@@ -74,8 +74,12 @@ def read_header(path: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", header) if isinstance(header, dict) else {}
 
 
-def read_events(path: Path) -> Iterator[AnyEvent]:
+def read_events(path: Path, unknown: dict[str, int] | None = None) -> Iterator[AnyEvent]:
     """The events of a file, in file order.
+
+    Args:
+        path: The file.
+        unknown: Counts events of kinds that epdsim does not know, by kind, so that they are passed over; None refuses them.
 
     Raises:
         InputError: The file is missing, no event file, of a newer version, or a line is no event; with the line number.
@@ -95,11 +99,28 @@ def read_events(path: Path) -> Iterator[AnyEvent]:
         with _open(path) as file:
             next(file)
             for number, line in enumerate(file, start=2):  # noqa: B007 - the place of an error below
-                yield decoder.decode(line)
+                if unknown is None or (kind := _kind_of(line)) in _KINDS:
+                    yield decoder.decode(line)
+                else:
+                    unknown[kind] = unknown.get(kind, 0) + 1
     except (msgspec.DecodeError, RecursionError) as error:
         raise InputError(f"{path}, line {number}", f"not an event ({error})", _CUT) from error
     except _UNREADABLE as error:
         raise InputError(f"{path}, after line {number}", f"it cannot be read ({error})", _CUT) from error
+
+
+class _Kind(msgspec.Struct):
+    """The one field of an event that says what it is."""
+
+    kind: str
+
+
+_KINDS = frozenset(kind.__name__ for kind in get_args(AnyEvent))
+_kind_decoder = msgspec.json.Decoder(_Kind)
+
+
+def _kind_of(line: bytes) -> str:
+    return _kind_decoder.decode(line).kind
 
 
 def _open(path: Path) -> BinaryIO:

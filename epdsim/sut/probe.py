@@ -11,6 +11,7 @@ from epdsim.core.items import Field, FieldData, MediaFeature, MediaItem, Placeho
 from epdsim.core.slots import DeclaredFields
 from epdsim.events import (
     CheckedItem,
+    Event,
     FeaturesStripped,
     ItemsMerged,
     MergedItem,
@@ -59,6 +60,13 @@ def put(case: Case, system: SystemUnderTest, sink: Sink) -> None:
         _check(case, system.protocol, sink)
     else:
         _strip(case, system.protocol, sink)
+
+
+def events_of(case: Case, system: SystemUnderTest) -> list[Event]:
+    """What a system does with a case."""
+    events: list[Event] = []
+    put(case, system, events.append)
+    return events
 
 
 def field_digest(field: Field) -> str:

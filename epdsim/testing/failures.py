@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import blake2b
 from pathlib import Path
@@ -12,14 +13,24 @@ import msgspec
 
 from epdsim.core.errors import InputError
 from epdsim.core.files import whole_file
-from epdsim.events import NdjsonWriter
+from epdsim.events import Event, NdjsonWriter
 from epdsim.spec import REGISTER, Outcome, Verdict, judge, tell_story, timeline
 from epdsim.sut.cases import Case, CheckCase, EngineCase, read_case, write_case
+from epdsim.sut.probe import events_of
 from epdsim.sut.systems import find_system
-from epdsim.testing.hunt import Found, events_of
 
 FOLDER = Path(".epdsim/failures")
 """Where failures are kept, below the working directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A violation and what led to it."""
+
+    property_id: str
+    case: Case
+    events: Sequence[Event]
+    verdict: Verdict
 
 
 class Failure(msgspec.Struct, frozen=True):

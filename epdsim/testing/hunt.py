@@ -18,24 +18,15 @@ from hypothesis.errors import HypothesisWarning
 from epdsim.events import Event
 from epdsim.spec import JUDGED, Judge, Property, Verdict
 from epdsim.sut.cases import Case
-from epdsim.sut.probe import put
+from epdsim.sut.probe import events_of
 from epdsim.sut.systems import SystemUnderTest
+from epdsim.testing.failures import Found
 
 _CHECKS: list[HealthCheck] = [*HealthCheck]  # pyright: ignore[reportAssignmentType]  (its metaclass hides the members)
 
 
 class ViolatedError(AssertionError):
     """A property is violated; the message is its story."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A violation and what led to it."""
-
-    property_id: str
-    case: Case
-    events: Sequence[Event]
-    verdict: Verdict
 
 
 @dataclass(slots=True)
@@ -147,13 +138,6 @@ def quiet_settings(budget: int, *, shrinks: bool) -> settings:
         print_blob=False,
         report_multiple_bugs=False,
     )
-
-
-def events_of(case: Case, system: SystemUnderTest) -> list[Event]:
-    """What a system does with a case."""
-    events: list[Event] = []
-    put(case, system, events.append)
-    return events
 
 
 class Hunter:

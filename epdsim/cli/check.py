@@ -1,0 +1,105 @@
+"""`epdsim check`: hunt for violations of the properties, in the model or in a real system."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def check(
+    sut: Annotated[
+        str, typer.Option(help="System under test: reference, vllm, or one that a package registers.", metavar="SYSTEM")
+    ] = "reference",
+    dialect: Annotated[
+        str | None,
+        typer.Option(help="Dialect of the reference, e.g. vllm-0.32.  [default: ideal]", metavar="NAME"),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--property", "-p", help="A property or a family, e.g. STRIP; repeatable.", metavar="ID"),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all explorations.", metavar="N")] = 0,
+    budget: Annotated[int, typer.Option(min=1, help="Cases of each exploration.", metavar="N")] = 150,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the verdicts as JSON in place of stories.")] = False,
+    show_all: Annotated[bool, typer.Option("--list", help="List all properties and leave.")] = False,
+) -> None:
+    """Hunt for violations of the properties and tell each as a short story.
+
+    The exit code is 1 when a property is violated, 3 when none is and the premise of one was never reached.
+    """
+    import json
+
+    from epdsim.spec import REGISTER, properties_of
+
+    wanted = properties_of(only) if only else tuple(REGISTER.values())
+    if show_all:
+        _list(wanted)
+        raise typer.Exit
+    verdicts = _run([one.id for one in wanted if one.monitor is not None], sut, dialect, seed, budget)
+    outcomes = {one["outcome"] for one in verdicts}
+    if as_json:
+        typer.echo(
+            json.dumps({"sut": sut, "dialect": dialect, "seed": seed, "budget": budget, "verdicts": verdicts}, indent=1)
+        )
+    else:
+        _tell(f"{sut} {dialect or ''}".strip(), verdicts)
+    raise typer.Exit(1 if "violated" in outcomes else 3 if "inconclusive" in outcomes else 0)
+
+
+def _list(properties: Any) -> None:
+    from epdsim.report.table import print_table
+
+    rows = [(one.id, "yes" if one.monitor is not None else "not yet", one.sentence) for one in properties]
+    print_table("properties", ["id", "judged", "statement"], rows)
+
+
+def _run(names: list[str], sut: str, dialect: str | None, seed: int, budget: int) -> list[dict[str, Any]]:
+    """The verdicts of the property pack, run by pytest in this process."""
+    import contextlib
+    import io
+    import json
+    import os
+    import tempfile
+
+    import pytest
+    from rich.console import Console
+
+    import properties
+    from epdsim.core.errors import EpdsimError
+    from epdsim.sut.systems import find_system
+
+    pack = Path(properties.__file__).parent
+    with Console(stderr=True).status(f"loading {sut}"):
+        find_system(sut, dialect)  # what is wrong with it is told here, not thirty times by pytest
+    with tempfile.TemporaryDirectory() as folder, Console(stderr=True).status("hunting"):
+        report = Path(folder) / "report.json"
+        told = io.StringIO()
+        arguments = [
+            str(pack),
+            *("-c", os.devnull, "--rootdir", str(pack.parent), "-p", "epdsim.testing.plugin", "-p", "no:cacheprovider"),
+            *("--import-mode=importlib", "-q", "-W", "ignore", "-k", " or ".join(names), "--epd-report", str(report)),
+            *("--epd-sut", sut, "--epd-seed", str(seed), "--epd-budget", str(budget)),
+            *(("--epd-dialect", dialect) if dialect else ()),
+        ]
+        with contextlib.redirect_stdout(told):
+            pytest.main(arguments)
+        if not report.is_file():
+            raise EpdsimError(f"the property pack could not be run:\n{told.getvalue()}")
+        return json.loads(report.read_text(encoding="utf-8"))["verdicts"]
+
+
+def _tell(title: str, verdicts: list[dict[str, Any]]) -> None:
+    from epdsim.report.table import print_table
+
+    rows = [
+        (one["id"], one["outcome"], f"{one.get('num_reached', 0):,}", one.get("replay") or one.get("reason", ""))
+        for one in verdicts
+    ]
+    for one in verdicts:
+        for line in one.get("story", ()):
+            typer.echo(line)
+        if "story" in one:
+            typer.echo("")
+    print_table(title, ["property", "verdict", "reached", ""], rows)
