@@ -48,6 +48,7 @@ class ItemInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         is_embed: One entry per token of the span, 1 where an embedding goes; None for everywhere.
         has_position_fields: Whether positions read fields of it.
+        payload: What the request itself carries of it, in the words of `Admitted`; `"metadata"` where embeddings come from elsewhere.
     """
 
     modality: str
@@ -56,6 +57,7 @@ class ItemInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     length: int
     is_embed: Sequence[int] | None = None
     has_position_fields: bool = False
+    payload: str = "full"
 
     @property
     def end(self) -> int:

@@ -11,15 +11,15 @@ from itertools import accumulate
 import simpy
 
 from epdsim.core.errors import EpdsimError
-from epdsim.core.plan import NewRequestData, StepPlan
+from epdsim.core.plan import StepPlan
 from epdsim.core.request import Request
 from epdsim.core.scheduler import Scheduler, StepOutcome
-from epdsim.core.strip import payload_kind
 from epdsim.cost.lm import decode_stepper
-from epdsim.events import Admitted, EcLoaded, FirstToken, Preempted, RequestFinished, StepFinished, StepPlanned
+from epdsim.events import EcLoaded, FirstToken, RequestFinished, StepFinished
 from epdsim.fleet.config import EnginePool
 from epdsim.fleet.render import RenderedRequest
 from epdsim.fleet.step_cost import BroadcastCost, StepBroadcast, step_load
+from epdsim.fleet.telling import decisions, engine_started, request_queued
 from epdsim.fleet.world import TICKS_PER_MS, World, on_grid
 
 _LONGEST_STRIDE = 64
@@ -57,7 +57,6 @@ class _Job:
     is_visible: bool
     done: simpy.Event
     output_tokens: int = 0
-    was_admitted: bool = False
 
 
 class EngineInstance:
@@ -77,9 +76,12 @@ class EngineInstance:
         self._jobs: dict[str, _Job] = {}
         self._decode_steps_ms = decode_stepper(pool.lm)
         self._without_token: set[str] = set()
+        self._admitted: set[str] = set()
         self._num_steps = 0
         self._stride: _Stride | None = None
         self._is_idle = False
+        if world.wants_detail:
+            world.emit(engine_started(world.env.now, name, pool.scheduler, f"simulated {world.config.dialect.name}"))
         self._advance()
 
     @property
@@ -103,6 +105,8 @@ class EngineInstance:
         self._requests[request.request_id] = request
         self._jobs[request.request_id] = _Job(rendered, is_visible, done)
         self._without_token.add(request.request_id)
+        if self._world.wants_detail:
+            self._world.emit(request_queued(self._world.env.now, self.name, request))
         if self._is_idle:
             self._is_idle = False
             self._world.soon(self._wake)
@@ -256,46 +260,20 @@ class EngineInstance:
         for request_id, reason in outcome.failed.items():
             del self._requests[request_id]
             self._without_token.discard(request_id)
+            self._admitted.discard(request_id)
             self._jobs.pop(request_id).done.fail(RequestLostError(reason))
 
     def _finish_request(self, request_id: str) -> None:
         job = self._jobs.pop(request_id)
         del self._requests[request_id]
+        self._admitted.discard(request_id)
         if job.is_visible:
             self._world.emit(RequestFinished(self._world.env.now, self.name, request_id, job.output_tokens))
         job.done.succeed()
 
     def _emit_decisions(self, plan: StepPlan) -> None:
-        now_ms, emit = self._world.env.now, self._world.emit
-        for request_id in plan.preempted:
-            emit(Preempted(now_ms, self.name, request_id))
-        for new in plan.new:
-            self._emit_admission(new)
-        if self._world.wants_detail:
-            emit(
-                StepPlanned(
-                    now_ms,
-                    self.name,
-                    plan.step,
-                    plan.num_scheduled_tokens,
-                    plan.scheduled_encoder_inputs,
-                    plan.ec_loads,
-                    plan.free_encoder_mm_hashes,
-                )
-            )
-
-    def _emit_admission(self, new: NewRequestData) -> None:
-        job, request = self._jobs[new.request_id], self._requests[new.request_id]
-        self._world.emit(
-            Admitted(
-                self._world.env.now,
-                self.name,
-                new.request_id,
-                request.prompt.num_tokens,
-                new.num_computed_tokens,
-                request.num_remote_tokens,
-                [payload_kind(feature.data) for feature in new.mm_features],
-                job.was_admitted,
-            )
-        )
-        job.was_admitted = True
+        world = self._world
+        known = self._admitted
+        for event in decisions(world.env.now, self.name, plan, self._requests, known, wants_detail=world.wants_detail):
+            world.emit(event)
+        known.update(new.request_id for new in plan.new)

@@ -132,7 +132,7 @@ PROPERTIES = (
         evidence=("vLLM PRs 11646, 36708, 49448", "vLLM issue 21175", "LMCache PR 4783", "TensorRT-LLM issue 14125"),
         twin="KEY-PARITY",
         monitor=lambda: KvContent("found"),
-        exempt={"simulated": "a fleet does not tell block ids"},
+        exempt={"simulated": "prompts of a fleet are told by their length, not by their tokens"},
     ),
     Property(
         "RECOMP-EQ",
@@ -142,7 +142,7 @@ PROPERTIES = (
         sometimes="a request computes again after a preemption",
         evidence=("vLLM issue 49250", "vLLM PR 45673", "LMCache PR 2069", "TensorRT-LLM issue 17882"),
         monitor=lambda: KvContent("read"),
-        exempt={"simulated": "a fleet does not tell block ids"},
+        exempt={"simulated": "prompts of a fleet are told by their length, not by their tokens"},
     ),
     Property(
         "KEY-PARITY",

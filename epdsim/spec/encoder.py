@@ -134,7 +134,6 @@ PROPERTIES = (
         sometimes="a gather of what another step or request encoded",
         evidence=("vLLM issue 38551", "vLLM PRs 39544, 39543, 45347, 29750, 34220, 51222"),
         monitor=lambda: enc_hit,
-        exempt={"simulated": "a fleet does not tell the computed tokens of each request"},
     ),
     Property(
         "ENC-MIRROR",
@@ -144,7 +143,6 @@ PROPERTIES = (
         sometimes="an entry is evicted",
         evidence=("vLLM PR 39544",),
         monitor=EncMirror,
-        exempt={"simulated": "the encoder cache of a simulated fleet is never full in the quick lane"},
     ),
     Property(
         "ENC-CONS",
@@ -154,7 +152,6 @@ PROPERTIES = (
         sometimes="an entry makes room for another",
         evidence=("vLLM PRs 54284, 31857, 30475, 37307", "vllm-ascend PR 16781"),
         monitor=lambda: enc_cons,
-        exempt={"simulated": "the encoder cache of a simulated fleet is never full in the quick lane"},
     ),
     Property(
         "ENC-KEY",
@@ -164,7 +161,7 @@ PROPERTIES = (
         sometimes="two live items with one identifier and different sizes",
         evidence=("vLLM PR 57696", "vLLM issues 55547, 44939"),
         monitor=lambda: enc_key,
-        exempt={"simulated": "a fleet does not tell the computed tokens of each request"},
+        exempt={"simulated": "identifiers of a fleet are hashes of content, none of which stands for two items"},
     ),
     Property(
         "ISO",

@@ -69,12 +69,14 @@ class EngineState:
         requests: Those that workers know or that wait, by id; a request that ended stays until the workers hear of it.
         resident: Embeddings in the workers' encoder cache by identifier, once the last step's frees, loads and runs are done.
         plan: The last planned step.
+        tells_tokens: Whether it tells what steps yield.
     """
 
     started: EngineStarted | None = None
     requests: dict[str, RequestState] = field(default_factory=dict[str, RequestState])
     resident: dict[str, int] = field(default_factory=dict[str, int])
     plan: StepPlanned | None = None
+    tells_tokens: bool = False
 
     def take(self, event: Event) -> None:
         """Take one event into account."""
@@ -135,6 +137,7 @@ class EngineState:
                 self.requests[request_id].table += blocks
 
     def _yield(self, event: StepYielded) -> None:
+        self.tells_tokens = True
         for request_id, tokens in event.tokens.items():
             known = self.requests.get(request_id)
             if known is not None:

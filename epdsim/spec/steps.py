@@ -54,7 +54,7 @@ class TokCons:
                 )
             end = self._next[key] = start + count
             known = engine.requests.get(request_id)
-            if known is not None and known.queued.max_tokens and end > known.num_known:
+            if known is not None and engine.tells_tokens and end > known.num_known:
                 yield Broken(
                     f"step {event.step} computes {request_id} up to token {end}, of which {known.num_known} are known",
                     (request_id,),
@@ -213,7 +213,6 @@ PROPERTIES = (
         sometimes="a request computes again after a preemption",
         evidence=("vLLM issue 49250",),
         monitor=TokCons,
-        exempt={"simulated": "a fleet does not tell the computed tokens of each request"},
     ),
     Property(
         "KV-CONS",
@@ -222,7 +221,7 @@ PROPERTIES = (
         "engine",
         sometimes="two requests share a block",
         monitor=lambda: kv_cons,
-        exempt={"simulated": "a fleet does not tell block ids"},
+        exempt={"simulated": "a fleet does not tell its queues by name"},
     ),
     Property(
         "CHUNK-WHOLE",
@@ -232,7 +231,7 @@ PROPERTIES = (
         sometimes="a step ends just before an item",
         evidence=("vLLM issue 52306", "vLLM PRs 52412, 34220"),
         monitor=lambda: chunk_whole,
-        exempt={"simulated": "a fleet does not tell the computed tokens of each request"},
+        exempt={"simulated": "no fleet turns chunked media input off"},
     ),
     Property(
         "LIVE-PROG",
@@ -253,7 +252,6 @@ PROPERTIES = (
         sometimes="a request ends well after it was preempted",
         evidence=("vllm-omni PR 7788",),
         monitor=LiveDone,
-        exempt={"simulated": "a fleet does not tell what each engine was asked for"},
     ),
     Property(
         "LIVE-ADMIT",

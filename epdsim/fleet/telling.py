@@ -1,0 +1,135 @@
+"""What an engine of a fleet tells of its decisions, in the words in which every engine does (`epdsim.events.engine`)."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping
+
+from epdsim.core.plan import NewRequestData, StepPlan
+from epdsim.core.request import Request
+from epdsim.core.scheduler_config import SchedulerConfig
+from epdsim.core.strip import payload_kind
+from epdsim.events import (
+    Admitted,
+    EngineStarted,
+    Event,
+    ItemInfo,
+    PayloadsSent,
+    Preempted,
+    RequestQueued,
+    StepPlanned,
+)
+
+
+def engine_started(now_ms: float, name: str, config: SchedulerConfig, system: str) -> EngineStarted:
+    """The settings of an engine."""
+    return EngineStarted(
+        now_ms,
+        name,
+        system,
+        config.block_size,
+        config.num_gpu_blocks,
+        config.max_num_batched_tokens,
+        config.max_num_seqs,
+        config.encoder_cache_size,
+        config.max_num_encoder_input_tokens,
+        config.model_runner,
+        config.policy,
+        config.async_scheduling,
+        config.uses_mrope or config.uses_xdrope,
+        config.disable_chunked_mm_input,
+        config.ec_role,
+    )
+
+
+def request_queued(now_ms: float, name: str, request: Request) -> RequestQueued:
+    """A request as an engine gets it; its prompt is told by its length alone."""
+    items = [
+        ItemInfo(
+            one.modality,
+            one.identifier,
+            one.position.offset,
+            one.position.length,
+            None if one.position.is_embed is None else list(one.position.is_embed),
+            one.data is not None and any(field.keep_on_cpu for field in one.data.fields.values()),
+            payload_kind(one.data),
+        )
+        for one in request.mm_features
+    ]
+    return RequestQueued(
+        now_ms,
+        name,
+        request.request_id,
+        request.prompt.num_tokens,
+        request.max_tokens,
+        items,
+        cache_salt=request.cache_salt,
+        adapter=request.adapter,
+        num_remote_tokens=request.num_remote_tokens,
+    )
+
+
+def decisions(
+    now_ms: float,
+    name: str,
+    plan: StepPlan,
+    requests: Mapping[str, Request],
+    known: Container[str],
+    *,
+    wants_detail: bool,
+) -> Iterator[Event]:
+    """The decisions of a step.
+
+    Args:
+        now_ms: When it is planned.
+        name: Of the engine.
+        plan: The step.
+        requests: Alive in the engine.
+        known: Those that were admitted before.
+        wants_detail: All of them, or only who is preempted and admitted.
+    """
+    for request_id in plan.preempted:
+        yield Preempted(now_ms, name, request_id)
+    for new in plan.new:
+        yield _admitted(now_ms, name, new, requests[new.request_id], resumed=new.request_id in known)
+    if wants_detail:
+        yield from _details(now_ms, name, plan, requests)
+
+
+def _details(now_ms: float, name: str, plan: StepPlan, requests: Mapping[str, Request]) -> Iterator[Event]:
+    for row in plan.cached:
+        request = requests[row.request_id]
+        if row.resumed:
+            length, blocks = request.prompt.num_tokens, list(row.new_block_ids or ())
+            yield Admitted(
+                now_ms, name, row.request_id, length, row.num_computed_tokens, 0, (), resumed=True, block_ids=blocks
+            )
+        if row.mm_updates:
+            yield PayloadsSent(now_ms, name, row.request_id, dict.fromkeys(row.mm_updates, "full"))
+    rows = (*plan.new, *plan.cached)
+    yield StepPlanned(
+        now_ms,
+        name,
+        plan.step,
+        plan.num_scheduled_tokens,
+        plan.scheduled_encoder_inputs,
+        plan.ec_loads,
+        plan.free_encoder_mm_hashes,
+        {row.request_id: row.num_computed_tokens for row in rows},
+        {row.request_id: list(row.new_block_ids) for row in plan.cached if row.new_block_ids and not row.resumed},
+        plan.finished,
+    )
+
+
+def _admitted(now_ms: float, name: str, new: NewRequestData, request: Request, *, resumed: bool) -> Admitted:
+    """An admission as workers are told of it."""
+    return Admitted(
+        now_ms,
+        name,
+        new.request_id,
+        request.prompt.num_tokens,
+        new.num_computed_tokens,
+        request.num_remote_tokens,
+        [payload_kind(feature.data) for feature in new.mm_features],
+        resumed,
+        list(new.block_ids),
+    )
