@@ -52,11 +52,10 @@ class Session:
         total = Verdict(property_id)
         violated: Exploration | None = None
         for exploration in explorations:
-            if self.hunter.can(exploration):
+            if violated is None and self.hunter.can(exploration):
                 verdict = self.hunter.explored(exploration).verdicts.get(property_id, Verdict(property_id))
                 total.add(verdict)
-                if verdict.num_broken and violated is None:
-                    violated = exploration
+                violated = exploration if verdict.num_broken else None
         told: dict[str, Any] = {"id": property_id, "outcome": str(total.outcome), "num_reached": total.num_reached}
         if violated is not None:
             return told | self._story(property_id, violated)
