@@ -31,6 +31,7 @@ from epdsim.events.schema import AnyEvent, Event
 from epdsim.media import families as family_names
 from epdsim.report.metrics import Distribution, RunMetrics
 from epdsim.scenario.schema import ScenarioSpec
+from epdsim.spec import FAMILIES, Property
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -245,6 +246,29 @@ def _event_default(field: msgspec.structs.FieldInfo) -> str:
     return "always there" if field.default is msgspec.NODEFAULT else plain_text(field.default)
 
 
+def properties() -> str:
+    """The register of properties, group by group."""
+    parts: list[str] = []
+    for title, group in FAMILIES.values():
+        parts.append(f"## {title}\n")
+        parts += [_property(one) for one in group]
+    return "\n".join(parts)
+
+
+def _property(one: Property) -> str:
+    """One entry: statement, reason, and what is known of its judging."""
+    rows = [
+        ["judged", f"at level *{one.level}*" if one.monitor is not None else f"not yet: {one.not_judged}"],
+        ["premise", one.sometimes],
+        ["too little is wrong too", one.twin],
+        ["evidence", "; ".join(one.evidence)],
+        ["runs against", ", ".join(one.systems)],
+        *([f"not against {system}", reason] for system, reason in one.exempt.items()),
+    ]
+    told = [f"* {name}: {text}" for name, text in rows if text]
+    return f"### {one.id}\n\n{one.sentence}\n\n{one.why}\n\n" + "\n".join(told) + "\n"
+
+
 def families() -> str:
     """Names that `family` takes."""
     return ", ".join(f"`{name}`" for name in family_names()) + ".\n"
@@ -266,6 +290,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "scenario-file": scenario_file,
     "figures": figures,
     "families": families,
+    "properties": properties,
     "rules": rules,
     "core-modules": core_modules,
     "deviations": deviations,

@@ -48,7 +48,7 @@ class ItemInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         is_embed: One entry per token of the span, 1 where an embedding goes; None for everywhere.
         has_position_fields: Whether positions read fields of it.
-        payload: What the request itself carries of it, in the words of `Admitted`; `"metadata"` where embeddings come from elsewhere.
+        payload: What the request itself carries of it, as in `Admitted`; `"metadata"` where embeddings come from elsewhere.
     """
 
     modality: str

@@ -25,12 +25,15 @@ from epdsim.events import (
     RequestFinished,
     RequestQueued,
     StepPlanned,
+    StepYielded,
     TablesRendered,
 )
 from epdsim.spec.property import Verdict
 
 MOST_LINES = 12
 """Lines that a story has at most."""
+MOST_NAME = 16
+"""Characters of an identifier that a story tells; hashes are long."""
 MOST_COLUMNS = 100
 """Steps that a timeline shows at most."""
 
@@ -48,8 +51,9 @@ class _Line:
     """What befell somebody in a step.
 
     Attributes:
-        step: First step of it.
+        step: First step of it, or the millisecond where time is told by a clock.
         last: Last step of it.
+        unit: `"step"` or `"ms"`.
         who: A request, several, or the empty string for the engine.
         parts: Phrases, in order.
         is_plain: Whether it says no more than that somebody goes on.
@@ -57,12 +61,16 @@ class _Line:
 
     step: int
     last: int
+    unit: str
     who: str
     parts: list[str] = field(default_factory=list[str])
     is_plain: bool = False
 
     def __str__(self) -> str:
-        when = f"step {self.step}" if self.step == self.last else f"steps {self.step} to {self.last}"
+        if self.unit == "ms":
+            when = f"{self.step} ms" if self.step == self.last else f"{self.step} to {self.last} ms"
+        else:
+            when = f"step {self.step}" if self.step == self.last else f"steps {self.step} to {self.last}"
         return f"{when}: {self.who} {', '.join(self.parts)}".replace(":  ", ": ")
 
 
@@ -95,7 +103,8 @@ def _shortened(lines: list[_Line], subjects: set[str]) -> list[str]:
 class _Teller:
     """Lines in the making, step by step."""
 
-    def __init__(self) -> None:
+    def __init__(self, unit: str) -> None:
+        self._unit = unit
         self.lines: list[_Line] = []
         self._open: dict[str, _Line] = {}
         self._items: dict[str, Sequence[ItemInfo]] = {}
@@ -105,7 +114,7 @@ class _Teller:
         step = int(event.time_ms)
         line = self._open.get(who)
         if line is None or line.step != step:
-            line = self._open[who] = _Line(step, step, who)
+            line = self._open[who] = _Line(step, step, self._unit, who)
             self.lines.append(line)
         line.parts.append(what)
 
@@ -143,7 +152,8 @@ class _Teller:
         self.say(event, event.request_id, f"{verb} with {found}")
         if event.payloads:
             sent = [
-                f"{item.identifier} {_SENT.get(kind, kind)}" for item, kind in zip(items, event.payloads, strict=False)
+                f"{_short(item.identifier)} {_SENT.get(kind, kind)}"
+                for item, kind in zip(items, event.payloads, strict=False)
             ]
             self.say(event, event.request_id, f"workers are sent {' and '.join(sent)}")
         elif event.resumed and items:
@@ -151,13 +161,15 @@ class _Teller:
 
     def _planned(self, event: StepPlanned) -> None:
         if event.free_encoder_mm_hashes:
-            self.say(event, "", f"workers drop {', '.join(event.free_encoder_mm_hashes)}")
+            self.say(event, "", f"workers drop {', '.join(map(_short, event.free_encoder_mm_hashes))}")
         if event.ec_loads:
-            self.say(event, "", f"workers load {', '.join(event.ec_loads)}")
+            self.say(event, "", f"workers load {', '.join(map(_short, event.ec_loads))}")
         goes_on: list[str] = []
         for request_id, count in event.num_scheduled_tokens.items():
             items = self._items.get(request_id, ())
-            encoded = [items[index].identifier for index in event.scheduled_encoder_inputs.get(request_id, ()) if items]
+            encoded = [
+                _short(items[index].identifier) for index in event.scheduled_encoder_inputs.get(request_id, ()) if items
+            ]
             if encoded:
                 self.say(event, request_id, f"{', '.join(encoded)} is to be encoded")
             line = self._open.get(request_id)
@@ -175,18 +187,28 @@ class _Teller:
         if last is not None and last.is_plain and last.who == who and last.last == step - 1:
             last.last = step
             return
-        self.lines.append(_Line(step, step, who, [verb], is_plain=True))
+        self.lines.append(_Line(step, step, self._unit, who, [verb], is_plain=True))
 
 
 def _engine_lines(events: Sequence[Event]) -> list[_Line]:
-    teller = _Teller()
+    teller = _Teller("step" if _counts_steps(events) else "ms")
     for event in events:
         teller.take(event)
     return teller.lines
 
 
+def _counts_steps(events: Sequence[Event]) -> bool:
+    """Whether times are numbers of steps: engines without a clock say so by what their steps yield."""
+    return any(isinstance(event, StepYielded) for event in events)
+
+
+def _short(identifier: str) -> str:
+    """An identifier that a reader can tell from others."""
+    return identifier if len(identifier) <= MOST_NAME else identifier[:MOST_NAME]
+
+
 def _spans(items: Sequence[ItemInfo]) -> str:
-    told = [f"{one.identifier} at [{one.offset}, {one.end})" for one in items]
+    told = [f"{_short(one.identifier)} at [{one.offset}, {one.end})" for one in items]
     return f", {' and '.join(told)}" if told else ""
 
 
@@ -274,8 +296,10 @@ def timeline(events: Sequence[Event], at: int) -> list[str]:
         at: Number of the event of the violation.
 
     Returns:
-        Lines; none for a run without steps.
+        Lines; none for a run without steps, or with a clock.
     """
+    if not _counts_steps(events):
+        return []
     rows: dict[str, dict[int, str]] = {}
     ends: dict[str, int] = {}
     last = 0

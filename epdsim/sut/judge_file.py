@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from epdsim.core.errors import InputError
-from epdsim.events import Event, read_events, read_header
+from epdsim.events import EngineStarted, Event, read_events, read_header
 from epdsim.spec import Judge, Property, Verdict, tell_story, timeline
 from epdsim.sut.schedule_records import read_schedules
 from epdsim.sut.told import tell_recorded
@@ -19,7 +19,7 @@ class JudgedFile:
 
     Attributes:
         path: As the user gave it.
-        num_runs: Runs in it: one of an event file, one a line of a recording.
+        num_runs: Runs in it; in a file of events a further one begins where an engine starts and time begins anew.
         num_events: Events read and judged.
         num_out_of_order: Events that are told later than one of the same instance that happened after them.
         unknown: Events of kinds that are not known, by kind; they are passed over.
@@ -68,10 +68,23 @@ def _runs(path: Path, judged: JudgedFile) -> Iterator[tuple[list[str], list[Even
             tell_recorded(workload, events.append)
             yield [f"line {line}: mode {workload.config.mode}, seed {workload.config.seed}"], events
     elif "format" in header:
-        yield [], list(read_events(path, judged.unknown))
+        yield from (([], events) for events in _split(read_events(path, judged.unknown)))
     else:
         raise InputError(
             f"file {str(path)!r}",
             "it is neither an event file nor a recording of schedules",
             "write events with --events, or record with epdsim record",
         )
+
+
+def _split(events: Iterable[Event]) -> Iterator[list[Event]]:
+    """The runs of a file of events: a scenario with several points writes one behind the other."""
+    run: list[Event] = []
+    latest_ms = 0.0
+    for event in events:
+        if isinstance(event, EngineStarted) and event.time_ms < latest_ms:
+            yield run
+            run, latest_ms = [], 0.0
+        latest_ms = max(latest_ms, event.time_ms)
+        run.append(event)
+    yield run

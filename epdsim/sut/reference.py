@@ -49,9 +49,5 @@ class ReferenceProtocol:
 
 
 def reference_engine(dialect: Dialect = IDEAL) -> Callable[[RecordedWorkload, Container[str]], ModelEngine]:
-    """Builds the model's scheduler.
-
-    The ideal sends a v1-style worker again what it lacks when a request resumes; releases do not.
-    """
-    strip = "resend" if dialect is IDEAL else "admission"
-    return lambda workload, ec_store: ModelEngine(workload, ec_store, dialect, strip)
+    """Builds the model's scheduler."""
+    return lambda workload, ec_store: ModelEngine(workload, ec_store, dialect)

@@ -38,7 +38,6 @@ class ModelEngine:
         workload: Its settings are used.
         far: What is beyond its EC connector.
         dialect: Rules in force; by default those of the recorded release.
-        strip: Which strip is in force; releases strip at admission.
     """
 
     def __init__(self, workload: RecordedWorkload, far: FarSide, dialect: Dialect | None = None) -> None:
@@ -166,7 +165,7 @@ def scheduler_config(workload: RecordedWorkload) -> SchedulerConfig:
 
 
 def recorded_form(plan: StepPlan) -> dict[str, Any]:
-    """A plan in the form of a recording; payloads that a strip sends late, which no release does, stand under `mm_updates`."""
+    """A plan in the form of a recording; what is sent late, as by no release, stands under `mm_updates`."""
     updates = {row.request_id: dict.fromkeys(row.mm_updates, "full") for row in plan.cached if row.mm_updates}
     return ({"mm_updates": updates} if updates else {}) | {
         "step": plan.step,

@@ -40,7 +40,7 @@ class StepTeller:
     """Tells a workload step by step.
 
     Args:
-        workload: Its settings, requests, aborts and resets; its steps are not looked at.
+        workload: Its settings, requests, aborts and resets, looked at step by step; its steps are not looked at.
         system: Whose scheduler it is.
         sink: Takes the events.
     """
@@ -69,20 +69,15 @@ class StepTeller:
             self._sink(_queued(number, request))
         for at, name in self._workload.aborts:
             if at == number:
-                self.abort(number, name)
+                self._abort(number, name)
         for at, which in self._workload.resets:
             if at == number:
-                self.reset(number, which)
+                self._sink(CacheReset(number, INSTANCE, which))
 
-    def abort(self, number: int, name: str) -> None:
-        """A client leaves."""
+    def _abort(self, number: int, name: str) -> None:
         if name in self._alive:
             self._left.add(name)
             self._sink(RequestAborted(number, INSTANCE, name))
-
-    def reset(self, number: int, which: str) -> None:
-        """A cache is reset."""
-        self._sink(CacheReset(number, INSTANCE, which))
 
     def after(self, number: int, step: Mapping[str, Any]) -> None:
         """What the engine decided in a step, in the form of a recording, and what came of it."""
@@ -118,7 +113,7 @@ class StepTeller:
         )
         for at, name in self._workload.late_aborts:
             if at == number:
-                self.abort(number, name)
+                self._abort(number, name)
         self._yielded(number, step)
 
     def _admit(self, number: int, row: Mapping[str, Any], blocks: Sequence[int], payloads: Sequence[str]) -> None:

@@ -157,14 +157,12 @@ class EngineMachine(RuleBasedStateMachine):
         if not self.is_dead:
             self.workload.aborts.append((self.number, request_id))
             self._play.engine.abort(request_id)
-            self._teller.abort(self.number, request_id)
 
     def reset(self, which: str) -> None:
         """A cache is reset before the next step."""
         if not self.is_dead:
             self.workload.resets.append((self.number, which))
             self._play.engine.reset(which)
-            self._teller.reset(self.number, which)
 
     def _sample(self, name: str) -> list[int]:
         tokens = self._known[name]

@@ -40,7 +40,6 @@ def test_recordings_of_the_release():
 
 
 def fleet(topology: str, num_gpu_blocks: int, encoder_cache: int) -> FleetConfig:
-    """A small one; engines of few blocks send again what a resumed request lacks."""
     scheduler = SchedulerConfig(
         num_gpu_blocks=num_gpu_blocks,
         max_num_batched_tokens=512,
@@ -49,7 +48,6 @@ def fleet(topology: str, num_gpu_blocks: int, encoder_cache: int) -> FleetConfig
         max_num_encoder_input_tokens=encoder_cache,
         ec_role="consumer" if topology.startswith("e+") else "none",
         uses_mrope=True,
-        strip="resend",
     )
     lm = LinearLm(fixed_ms=5.0, prefill_token_ms=0.02, pair_ms=0.0, decode_request_ms=0.1, context_token_ms=0.0)
     pool = EnginePool(1, scheduler, 2, lm)

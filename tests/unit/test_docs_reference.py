@@ -14,6 +14,7 @@ from epdsim.core.releases import DEVIATIONS
 from epdsim.events.schema import AnyEvent
 from epdsim.report.metrics import RunMetrics
 from epdsim.scenario.schema import CostsSpec, FleetSpec, ScenarioSpec
+from epdsim.spec import JUDGED, REGISTER
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -77,6 +78,12 @@ def test_the_help_of_every_verb_is_there(generated):
     page = generated.cli()
     assert re.findall(r"^## `(.*)`$", page, re.MULTILINE)[:3] == ["epdsim", "epdsim run", "epdsim plan"]
     assert "--events FILE" in page
+
+
+def test_every_property_has_its_entry(generated):
+    page = generated.properties()
+    assert re.findall(r"^### (.*)$", page, re.MULTILINE) == list(REGISTER)
+    assert page.count("* judged: at level") == len(JUDGED)
 
 
 def test_indented_examples_of_docstrings_become_code(generated):

@@ -1,0 +1,192 @@
+"""Hunts find what a dialect does wrong, make it small, tell it in few lines, and know it again."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from epdsim.core.errors import InputError
+from epdsim.core.rules import IDEAL, Replacement
+from epdsim.spec import JUDGED, properties_of
+from epdsim.spec.story import MOST_LINES
+from epdsim.sut.cases import EngineCase, RenderCase, read_case, write_case
+from epdsim.sut.probe import events_of
+from epdsim.sut.reference import ReferenceProtocol, reference_engine
+from epdsim.sut.schedule_model import ModelEngine
+from epdsim.sut.systems import SystemUnderTest, find_system
+from epdsim.testing.failures import Failure, Status, find_failure, keep, replay_failure, told_failure
+from epdsim.testing.hunt import Collector, Hunter, drawn
+from epdsim.testing.machine import machine
+from epdsim.testing.session import Session
+from epdsim.testing.strategies import render_cases, strip_cases
+from epdsim.testing.workloads import Traits, engine_cases
+
+RESUMES = drawn("resumes", engine_cases(Traits(plots=("resume",), mismatches=False)), level="engine")
+PROMPTS = drawn("prompts", render_cases(), level="protocol")
+STRIPS = drawn("strips", strip_cases(), level="protocol")
+
+
+def lines_of(story):
+    return [line for line in story if line.lstrip()[:1].isdigit() and ". " in line[:5]]
+
+
+@pytest.fixture(scope="module")
+def lost():
+    """The payload lost between strip and resume, in the dialect of 0.32."""
+    return Hunter(find_system("reference", "vllm-0.32"), budget=150).shortest(RESUMES, "STRIP-AVAIL")
+
+
+class TestTheTwoStories:
+    def test_strip_preempt_resume_is_told_in_few_lines(self, lost):
+        story = told_failure(lost)
+        told = lines_of(story)
+        assert len(told) <= MOST_LINES
+        assert "workers are sent image-0 not at all" in "\n".join(told)
+        assert "is preempted" in "\n".join(told)
+        assert told[-1].endswith("is to encode image-0 for r1, and of it the workers hold nothing")
+        assert story[-1].strip() == "!"
+
+    def test_mixed_modalities_are_refused_by_the_validator_of_their_own_render(self):
+        found = Hunter(find_system("reference", "vllm-0.32"), budget=60).shortest(PROMPTS, "SLOT-ACCEPT")
+        assert isinstance(found.case, RenderCase)
+        assert len(found.case.items) == 2
+        assert 2 == len(lines_of(told_failure(found))) <= MOST_LINES
+
+    def test_the_ideal_does_neither(self, lost):
+        ideal = find_system("reference")
+        verdicts = Collector(properties_of(["STRIP-AVAIL"]))
+        verdicts.take(lost.case, events_of(lost.case, ideal))
+        assert str(verdicts.verdicts["STRIP-AVAIL"].outcome) == "holds", "the premise is reached, and nothing is lost"
+
+
+class TestPlantedDefects:
+    """One rule is replaced; the property that is to catch it does."""
+
+    @pytest.mark.parametrize(
+        ("rule", "behaviour", "property_id", "exploration"),
+        [
+            ("strip.covered", lambda feature, n: feature.position.end <= n + 1, "STRIP-META", STRIPS),
+            ("strip.covered", lambda feature, n: feature.position.end < n, "STRIP-MAX", STRIPS),
+            ("strip.exempt", lambda _item: False, "STRIP-HANDLE", STRIPS),
+            ("strip.kept", lambda _item: None, "STRIP-META", STRIPS),
+            ("slots.merged", lambda payload, _metadata: payload, "SLOT-NULL", PROMPTS),
+            ("slots.metadata_slot", lambda item, _declared: item, "SLOT-META", PROMPTS),
+            ("encoder_cache.item_slots", lambda _position: 1, "ENC-CONS", RESUMES),
+        ],
+    )
+    def test_is_caught(self, rule, behaviour, property_id, exploration):
+        dialect = IDEAL.replacing("planted", {rule: Replacement(behaviour, "planted")})
+        system = SystemUnderTest("planted", rule, "0.32.0", reference_engine(dialect), ReferenceProtocol(dialect))
+        hunter = Hunter(system, budget=150, properties=properties_of([property_id]))
+        assert hunter.explored(exploration).verdicts[property_id].num_broken
+
+
+class TestMachine:
+    def test_it_reaches_and_holds_in_the_ideal(self):
+        hunter = Hunter(find_system("reference"), budget=25)
+        collected = hunter.explored(machine("m"))
+        assert collected.num_cases >= 25
+        assert not [one.first for one in collected.verdicts.values() if one.num_broken]
+        assert all(collected.verdicts[name].num_reached for name in ("STRIP-MAX", "KEY-INJ", "ENC-CONS", "LIVE-DONE"))
+
+    def test_what_it_did_is_a_workload_that_plays_the_same(self):
+        runs = []
+
+        class Keeping(Collector):
+            def take(self, case, events):
+                runs.append((case, list(events)))
+
+        machine("m").run(Keeping(JUDGED), find_system("reference"), 3, 12)
+        assert sum(len(case.workload.requests) for case, _ in runs) > 12
+        for case, events in runs:
+            again = read_case(write_case(case))
+            assert isinstance(again, EngineCase)
+            if case.workload.requests:
+                assert events_of(again, find_system("reference")) == events
+
+
+class TestFailures:
+    def kept(self, found, folder):
+        return keep(
+            found, system="reference", dialect="vllm-0.32", version="vllm-0.32", seed=0, exploration="r", folder=folder
+        )
+
+    def test_it_is_found_again_by_id_and_by_path(self, lost, tmp_path):
+        identifier = self.kept(lost, tmp_path)
+        assert identifier == self.kept(lost, tmp_path)
+        assert identifier.startswith("strip-avail-")
+        assert find_failure(identifier, tmp_path) == find_failure(tmp_path / identifier) == tmp_path / identifier
+        assert find_failure("strip-avail-none", tmp_path) is None
+        assert {one.name for one in (tmp_path / identifier).iterdir()} == {
+            "case.json", "events.ndjson", "failure.json", "story.txt"
+        }  # fmt: skip
+
+    def test_replay_says_still_fails_fixed_and_changed(self, lost, tmp_path):
+        place = tmp_path / self.kept(lost, tmp_path)
+        assert replay_failure(place).status is Status.STILL_FAILS
+        failure = msgspec.json.decode((place / "failure.json").read_bytes(), type=Failure)
+
+        def rewritten(**changes):
+            (place / "failure.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(failure, **changes)))
+            return replay_failure(place)
+
+        assert rewritten(told="something else").status is Status.CHANGED
+        fixed = rewritten(dialect="ideal")
+        assert (fixed.status, fixed.detail) == (Status.FIXED, "the premise is reached, and the property holds")
+        older = rewritten(dialect="vllm-0.28")
+        assert (older.status, older.detail) == (Status.FIXED, "the premise is not reached any more")
+
+    def test_what_cannot_be_read_is_told(self, tmp_path):
+        (tmp_path / "failure.json").write_text("{}")
+        with pytest.raises(InputError, match="it cannot be read"):
+            replay_failure(tmp_path)
+
+
+class TestSession:
+    def test_violated_held_and_inconclusive(self, tmp_path):
+        session = Session(dialect="vllm-0.32", budget=40, folder=tmp_path)
+        violated = session.check("SLOT-ACCEPT", [PROMPTS])
+        assert violated["outcome"] == "violated"
+        assert violated["replay"] == f"epdsim replay {violated['failure']}"
+        assert find_failure(violated["failure"], tmp_path) is not None
+        assert session.check("SLOT-RT", [PROMPTS])["outcome"] == "holds"
+        silent = session.check("SLOT-FALLBACK", [PROMPTS])
+        assert silent["outcome"] == "inconclusive"
+        assert "the source" in silent["reason"] or "a failure" in silent["reason"]
+
+    def test_a_system_that_lacks_something_is_not_run(self):
+        session = Session(budget=5)
+        session.system = session.hunter.system = SystemUnderTest("bare", "0", "0.32.0", engine=None, protocol=None)
+        assert session.reason_to_skip("SLOT-RT", [PROMPTS]) == "bare 0 has no protocol to put cases to"
+
+
+def test_an_engine_that_dies_is_a_finding():
+    class Dying(ModelEngine):
+        def schedule(self):
+            raise RuntimeError("out of luck")
+
+    system = SystemUnderTest("dying", "1", "0.32.0", lambda workload, store: Dying(workload, store, IDEAL))
+    hunter = Hunter(system, budget=3, properties=properties_of(["ISO"]))
+    first = hunter.explored(RESUMES).verdicts["ISO"].first
+    assert first is not None
+    assert first.told == "the engine dies: RuntimeError: out of luck"
+
+
+def test_systems_are_found_by_name():
+    assert find_system("reference").title == "reference ideal"
+    assert find_system("reference", "vllm-0.29").release == "0.29.0"
+    with pytest.raises(InputError, match="system 'sglang': the systems are reference, vllm"):
+        find_system("sglang")
+    with pytest.raises(InputError, match="no such name"):
+        find_system("reference", "vllm-9")
+
+
+def test_entry_points_register_systems(monkeypatch):
+    class Entry:
+        name = "fork"
+
+        def load(self):
+            return lambda dialect: SystemUnderTest("fork", dialect or "1", "0.32.0")
+
+    monkeypatch.setattr("epdsim.sut.systems.entry_points", lambda group: [Entry()] if group == "epdsim.sut" else [])
+    assert find_system("fork").title == "fork 1"
