@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from epdsim.core.items import MediaFeature, MediaItem
 from epdsim.core.rules import IDEAL, Dialect
 from epdsim.core.slots import Rendered, extract_features, features_of
 from epdsim.core.strip import strip_covered
+from epdsim.sut.schedule_ec import FarSide
 from epdsim.sut.schedule_model import ModelEngine
 from epdsim.sut.schedule_records import RecordedWorkload
 from epdsim.wire import decode_blob, encode_blob, features_from_json, features_to_json, validate_request
@@ -48,6 +49,6 @@ class ReferenceProtocol:
         return decode_blob(blob)
 
 
-def reference_engine(dialect: Dialect = IDEAL) -> Callable[[RecordedWorkload, Container[str]], ModelEngine]:
+def reference_engine(dialect: Dialect = IDEAL) -> Callable[[RecordedWorkload, FarSide], ModelEngine]:
     """Builds the model's scheduler."""
-    return lambda workload, ec_store: ModelEngine(workload, ec_store, dialect)
+    return lambda workload, far: ModelEngine(workload, far, dialect)

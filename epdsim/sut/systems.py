@@ -6,7 +6,7 @@ register under the entry-point group `epdsim.sut`: a name, and a function from a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any, Protocol
@@ -15,6 +15,7 @@ from epdsim.core.errors import InputError
 from epdsim.core.items import MediaFeature, MediaItem
 from epdsim.core.releases import named
 from epdsim.core.slots import Rendered
+from epdsim.sut.schedule_ec import FarSide
 from epdsim.sut.schedule_play import Engine, Play
 from epdsim.sut.schedule_records import RecordedWorkload
 
@@ -63,7 +64,7 @@ class SystemUnderTest:
         name: As on the command line.
         version: Dialect or release.
         release: vLLM's release that workloads name, for example `"0.32.0"`.
-        engine: Builds an engine for a workload and its EC store (a live set of identifiers); None when it has none.
+        engine: Builds an engine for a workload and what is beyond its EC connector; None when it has none.
         protocol: Its functions of the protocol; None when it has none.
         notices: Things that it told so far, for example a fall-back.
     """
@@ -71,7 +72,7 @@ class SystemUnderTest:
     name: str
     version: str
     release: str
-    engine: Callable[[RecordedWorkload, Container[str]], EngineUnderTest[Any]] | None = None
+    engine: Callable[[RecordedWorkload, FarSide], EngineUnderTest[Any]] | None = None
     protocol: ProtocolUnderTest | None = None
 
     @property

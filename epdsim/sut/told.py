@@ -155,6 +155,12 @@ class StepTeller:
         self._sink(EngineStopped(number, INSTANCE, sorted(unfinished)))
 
 
+def is_tellable(workload: RecordedWorkload) -> bool:
+    """Whether events tell all that befalls a workload: input that grows, stop tokens and pauses they do not tell yet."""
+    stops = any(one.stop_token_ids or one.resumable for one in workload.requests)
+    return not (workload.updates or workload.pauses or stops)
+
+
 def tell_recorded(workload: RecordedWorkload, sink: Sink) -> None:
     """The events of a recorded workload."""
     teller = StepTeller(workload, f"vllm {workload.config.vllm}, recorded", sink)

@@ -165,7 +165,7 @@ def test_an_engine_that_dies_is_a_finding():
         def schedule(self):
             raise RuntimeError("out of luck")
 
-    system = SystemUnderTest("dying", "1", "0.32.0", lambda workload, store: Dying(workload, store, IDEAL))
+    system = SystemUnderTest("dying", "1", "0.32.0", lambda workload, far: Dying(workload, far, IDEAL))
     hunter = Hunter(system, budget=3, properties=properties_of(["ISO"]))
     first = hunter.explored(RESUMES).verdicts["ISO"].first
     assert first is not None
