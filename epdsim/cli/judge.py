@@ -42,8 +42,8 @@ def judge(
         typer.echo(f"{silent} further properties were never put to the test by these events" if silent else "")
         unknown = sum(judged.unknown.values())
         typer.echo(
-            f"{judged.num_runs:,} runs{_untold(judged.num_untold)}, {judged.num_events:,} events judged, {unknown:,} of unknown kind"
-            f"{_kinds(judged.unknown)}, {judged.num_out_of_order:,} out of order"
+            f"{judged.num_runs:,} runs{_untold(judged.num_untold)}, {judged.num_events:,} events judged, "
+            f"{unknown:,} of unknown kind{_kinds(judged.unknown)}, {judged.num_out_of_order:,} out of order"
         )
         for name, story in judged.stories.items():
             typer.echo(f"\n{name}")
