@@ -57,4 +57,8 @@ def _kinds(unknown: dict[str, int]) -> str:
 
 
 def _untold(count: int) -> str:
-    return f" ({count:,} further ones passed over: sessions, stop tokens or pauses)" if count else ""
+    return (
+        f" ({count:,} further ones passed over: sessions, stop tokens, pauses, drafts or other kinds of models)"
+        if count
+        else ""
+    )

@@ -156,9 +156,11 @@ class StepTeller:
 
 
 def is_tellable(workload: RecordedWorkload) -> bool:
-    """Whether events tell all that befalls a workload: input that grows, stop tokens and pauses they do not tell yet."""
+    """Whether events tell all that befalls a workload: not yet sessions, stop tokens, pauses, drafts, other kinds of models."""
+    config = workload.config
     stops = any(one.stop_token_ids or one.resumable for one in workload.requests)
-    return not (workload.updates or workload.pauses or stops)
+    is_other = config.is_encoder_decoder or config.mm_encoder_only or config.speculative_method != "none"
+    return not (workload.updates or workload.pauses or stops or is_other)
 
 
 def tell_recorded(workload: RecordedWorkload, sink: Sink) -> None:
@@ -191,7 +193,7 @@ def tell_play(
     play, teller = make_play(workload), StepTeller(workload, system, sink)
     known = {request.request_id: [*request.prompt_token_ids] for request in workload.requests}
 
-    def sample(name: str) -> list[int]:
+    def sample(name: str, _num_drafts: int) -> list[int]:
         tokens = known[name]
         tokens.append(next_token(tokens))
         return tokens[-1:]

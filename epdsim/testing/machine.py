@@ -164,7 +164,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.workload.resets.append((self.number, which))
             self._play.engine.reset(which)
 
-    def _sample(self, name: str) -> list[int]:
+    def _sample(self, name: str, _num_drafts: int) -> list[int]:
         tokens = self._known[name]
         tokens.append(next_token(tokens))
         return tokens[-1:]
