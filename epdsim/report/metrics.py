@@ -93,6 +93,7 @@ class RunMetrics:
         broadcast_ms: Time that steps spent on serialising and delivering their plans.
         busy_ms: Time that each engine spent in steps, and each encode instance in encoder runs.
         failures: Requests that were failed or refused, by reason.
+        goodput_req_s: Highest offered rate that meets a service level; no run has it, a search over runs puts it in.
     """
 
     injected: int
@@ -125,6 +126,7 @@ class RunMetrics:
     broadcast_ms: float
     busy_ms: Mapping[str, float]
     failures: Mapping[str, int]
+    goodput_req_s: float | None = None
 
     @property
     def request_throughput_per_s(self) -> float:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from epdsim.core.errors import InputError
-from epdsim.scenario.points import Point, check_metric, matches
+from epdsim.scenario.goodput import searches_goodput
+from epdsim.scenario.points import GOODPUT, Point, check_metric, matches
 from epdsim.scenario.schema import AxisValue, DeviationClaim, EqualClaim, FitSpec, GapClaim, ScenarioSpec
 from epdsim.scenario.yaml_file import KeyPath, YamlFile
 
@@ -23,11 +24,15 @@ def check_references(spec: ScenarioSpec, points: Sequence[Point], file: YamlFile
     checker.runs()
     for index, name in enumerate(spec.columns):
         checker.metric(name, ("columns", index))
+        if spec.goodput is None:
+            checker.has_goodput(name, [], ("columns", index))
     for index, one in enumerate(spec.published):
         checker.metric(one.metric, ("published", index, "metric"))
         checker.point(one.at, ("published", index, "at"))
+        checker.has_goodput(one.metric, [one.at], ("published", index, "metric"))
     for name in spec.slo:
         checker.metric(name, ("slo", name))
+        checker.has_goodput(name, [], ("slo", name))
     if spec.fit is not None:
         checker.fit(spec.fit)
     for index, claim in enumerate(spec.claims):
@@ -45,6 +50,14 @@ class _Checker:
             check_metric(name)
         except InputError as error:
             raise error.at(self.file.place(keys)) from error
+
+    def has_goodput(self, name: str, points: Sequence[Point], keys: KeyPath) -> None:
+        """Refuse the goodput where none is searched: at a point whose axes choose the rate, or (no points) anywhere at all."""
+        if name == GOODPUT and not (points and all(searches_goodput(self.spec, point) for point in points)):
+            rule = f"{name} is the outcome of a search, and here is none"
+            raise InputError(
+                self.file.place(keys), rule, "give a goodput section, and runs without an axis for its key"
+            )
 
     def axis(self, name: str, keys: KeyPath) -> None:
         if name not in self.spec.axes:
@@ -89,6 +102,7 @@ class _Checker:
             self.metric(claim.metric, (*keys, "metric"))
             self.point(claim.high, (*keys, "high"))
             self.point(claim.low, (*keys, "low"))
+            self.has_goodput(claim.metric, [claim.high, claim.low], (*keys, "metric"))
         elif isinstance(claim, EqualClaim):
             self.equal(claim, keys)
         elif not self.published(claim.metric, claim.where, keys):
@@ -98,6 +112,8 @@ class _Checker:
     def equal(self, claim: EqualClaim, keys: KeyPath) -> None:
         for index, name in enumerate(claim.metrics):
             self.metric(name, (*keys, "metrics", index))
+            matching = [point for point in self.points if matches(point, claim.where)]
+            self.has_goodput(name, matching, (*keys, "metrics", index))
         self.axes(claim.where, (*keys, "where"))
         self.axis(claim.across, (*keys, "across"))
         rests = [

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from epdsim.core.errors import InputError
 from epdsim.scenario.checks import check_references
+from epdsim.scenario.goodput import searches_goodput
 from epdsim.scenario.points import Point
 from epdsim.scenario.schema import AxisValue, ScenarioSpec
 from epdsim.scenario.yaml_file import KeyPath, YamlFile, load_yaml, parse_value, short
@@ -86,6 +87,8 @@ def load_scenario(path: Path, overrides: Iterable[str] = ()) -> Scenario:
     check_references(spec, scenario.points, file)
     for point in scenario.points:
         scenario.at(point)
+        if spec.goodput is not None and searches_goodput(spec, point):
+            scenario.at(point, {spec.goodput.key: spec.goodput.low})
     return scenario
 
 

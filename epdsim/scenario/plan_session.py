@@ -17,7 +17,8 @@ from epdsim.report.table import console, print_table
 from epdsim.scenario.loader import Scenario, load_scenario
 from epdsim.scenario.planning import Plan, Planner, Trial, binding_pool, plan_of, pool_utilisation
 from epdsim.scenario.points import Point, described, metric
-from epdsim.scenario.sweep import Job, JobResult, count_requests, run_job, workers
+from epdsim.scenario.runner import count_requests
+from epdsim.scenario.sweep import Job, JobResult, run_job, workers
 
 ASSUMED = "what one fleet misses, no fleet with fewer instances in one pool and as many in the others meets"
 

@@ -12,6 +12,8 @@ from epdsim.report.metrics import STAGES, Distribution, RunMetrics
 from epdsim.scenario.schema import AxisValue
 
 Point = Mapping[str, AxisValue]
+GOODPUT = "goodput_req_s"
+"""The figure that a search over runs adds."""
 
 _HINTS = get_type_hints(RunMetrics)
 _FIGURES = frozenset(_HINTS) | {name for name, one in vars(RunMetrics).items() if isinstance(one, property)}
@@ -46,6 +48,9 @@ def metric(metrics: RunMetrics, name: str) -> float:
     check_metric(name)
     head, _, rest = name.partition(".")
     value = getattr(metrics, head)
+    if value is None and head == GOODPUT:
+        rule = "none was searched for here"
+        raise InputError(f"metric {name!r}", rule, "give the scenario a goodput section, and leave the rate to it")
     if value is None:
         raise InputError(f"metric {name!r}", "no request completed of which it could be taken", _why(metrics))
     if isinstance(value, Distribution):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 from epdsim.core.releases import named
+from epdsim.core.request import WARM_UP
 from epdsim.cost.lm import LmCost
 from epdsim.cost.spec import build_encode, build_link, build_lm, build_render
 from epdsim.events import Sink
@@ -15,9 +16,11 @@ from epdsim.fleet import EncodePool, EnginePool, FleetConfig, FleetCosts, Render
 from epdsim.media import Family, family
 from epdsim.report.metrics import MetricsSink, RunMetrics
 from epdsim.scenario.fit import Fit, fit_constants
+from epdsim.scenario.goodput import find_goodput, searches_goodput
 from epdsim.scenario.loader import Scenario
 from epdsim.scenario.points import Point
 from epdsim.scenario.schema import CostsSpec, EnginePoolSpec, ScenarioSpec
+from epdsim.scenario.slo import SloGuard
 from epdsim.workload import Workload, build_workload
 
 GIB = 1 << 30
@@ -75,13 +78,44 @@ def run_scenario(
         build_point(scenario, point, chosen)
     fit = None
     if scenario.spec.fit is not None:
-        fit = fit_constants(scenario, lambda point, constants: run_point(scenario, point, chosen, constants).metrics)
+        fit = fit_constants(scenario, lambda point, constants: _measure(scenario, point, chosen, constants).metrics)
     runs: list[RunResult] = []
     for point in scenario.points:
         on_run(point)
         constants = fit.constants if fit else None
-        runs.append(run_point(scenario, point, chosen, constants, sinks_for(point), wants_detail=wants_detail))
+        runs.append(_measure(scenario, point, chosen, constants, sinks_for(point), wants_detail=wants_detail))
     return ScenarioResult(scenario, chosen, tuple(runs), fit)
+
+
+def _measure(
+    scenario: Scenario,
+    point: Point,
+    seed: int,
+    constants: Mapping[str, float] | None,
+    sinks: Sequence[Sink] = (),
+    *,
+    wants_detail: bool = False,
+) -> RunResult:
+    """Run a point; at its goodput where the file asks for it and the point leaves the rate open. Sinks see that run alone."""
+    wanted, slo = scenario.spec.goodput, scenario.spec.slo
+    if wanted is None or not searches_goodput(scenario.spec, point):
+        return run_point(scenario, point, seed, constants, sinks, wants_detail=wants_detail)
+
+    def at_rate(rate: float) -> dict[str, float]:
+        return {**(constants or {}), wanted.key: rate}
+
+    def guarded(rate: float) -> RunMetrics:
+        guard = SloGuard(slo, count_requests(scenario, point, seed, at_rate(rate)))
+        return run_point(scenario, point, seed, at_rate(rate), [guard]).metrics
+
+    found = find_goodput(wanted, slo, guarded)
+    run = run_point(scenario, point, seed, at_rate(found.rate), sinks, wants_detail=wants_detail)
+    return replace(run, metrics=found.put_into(run.metrics))
+
+
+def count_requests(scenario: Scenario, point: Point, seed: int, constants: Mapping[str, float] | None = None) -> int:
+    """Requests of a workload that are no warm-up."""
+    return sum(one.slo_class != WARM_UP for one in build_point(scenario, point, seed, constants).workload)
 
 
 def run_point(

@@ -59,6 +59,8 @@ Instances = Annotated[int, Field(ge=1, le=10_000)]
 Ranks = Annotated[int, Field(ge=1, le=10_000)]
 Size = Annotated[float, Field(ge=0)]
 AxisValue = int | float | bool | str | None
+MOST_RATES = 100_000
+"""Of a search for goodput."""
 
 
 class RenderPoolSpec(Strict):
@@ -211,6 +213,36 @@ class PlanSpec(Strict):
     check: dict[str, Any] = Field(default_factory=dict)
 
 
+class GoodputSpec(Strict):
+    """A search for the highest offered rate that meets the service level, at points whose axes leave the rate open.
+
+    Attributes:
+        key: Dotted key of the rate.
+        low: Lowest rate to try, in the key's unit.
+        high: Highest; a goodput of this much may be more.
+        step: Between rates that are told apart.
+    """
+
+    key: str
+    low: Annotated[float, Field(gt=0)]
+    high: Annotated[float, Field(gt=0)]
+    step: Annotated[float, Field(gt=0)] = 1.0
+
+    @property
+    def rates(self) -> list[float]:
+        """From `low` by `step` to `high`."""
+        # A hair more, so that steps of a tenth reach the end.
+        return [self.low + index * self.step for index in range(int((self.high - self.low) / self.step + 1e-9) + 1)]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.low > self.high:
+            raise ValueError(f"low is {self.low:g}, more than high, which is {self.high:g}")
+        if (self.high - self.low) / self.step > MOST_RATES:
+            raise ValueError(f"more than {MOST_RATES:,} rates lie between low and high: raise step")
+        return self
+
+
 class PublishedSpec(Strict):
     """One published figure.
 
@@ -301,6 +333,7 @@ class ScenarioSpec(Strict):
         claims: What must hold; a claim that fails makes the exit code 1.
         slo: The service level: figures such as `ttft_ms.p99` and the most that each may be.
         plan: What `epdsim plan` may change to meet it.
+        goodput: Which rates to search for the highest that meets it.
     """
 
     name: str
@@ -321,3 +354,10 @@ class ScenarioSpec(Strict):
     claims: list[Claim] = Field(default_factory=list)
     slo: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     plan: PlanSpec | None = None
+    goodput: GoodputSpec | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.goodput is not None and not self.slo:
+            raise ValueError("goodput needs a service level: name the figures to bound under slo, such as ttft_ms.p99")
+        return self

@@ -13,7 +13,7 @@ from pathlib import Path
 from epdsim.report.metrics import RunMetrics
 from epdsim.scenario.loader import Scenario, load_scenario
 from epdsim.scenario.points import Point
-from epdsim.scenario.runner import build_point, run_point
+from epdsim.scenario.runner import run_point
 from epdsim.scenario.slo import Missed, SloGuard, SloMissedError, missed
 
 
@@ -70,11 +70,6 @@ def run_job(job: Job, scenario: Scenario | None = None) -> JobResult:
     except SloMissedError as error:
         return JobResult(None, (error.missed,))
     return JobResult(metrics, missed(metrics, job.slo))
-
-
-def count_requests(scenario: Scenario, point: Point, seed: int, constants: Mapping[str, float] | None = None) -> int:
-    """Requests of a workload that are no warm-up."""
-    return sum(one.slo_class != "warm-up" for one in build_point(scenario, point, seed, constants).workload)
 
 
 @contextmanager
