@@ -41,7 +41,7 @@ oracle: $(VENV)/.oracle ## comparison with transformers' processors and rope ind
 	$(BIN)/python -m pytest -q -m oracle tests/oracle
 
 vllm: $(VLLM_VENV)/.vllm ## comparison with the real vLLM 0.32 (3.5 GB, some minutes)
-	$(VLLM_VENV)/bin/python -m pytest -q tests/contract/test_vllm_live.py
+	$(VLLM_VENV)/bin/python -m pytest -q tests/contract
 	$(VLLM_VENV)/bin/epdsim replay --live vllm --seeds 0:25
 
 releases: $(RELEASES:%=$(RELEASES_DIR)/%/.vllm) ## comparison with each older release (460 MB and a minute each)

@@ -1,8 +1,8 @@
 """vLLM's releases as dialects: the ideal plus what each release does otherwise.
 
 `DEVIATIONS` is the table: one row per rule, behaviour and span of releases. A new finding is a new row. What a row says was found
-by running the releases 0.25 to 0.33 or stands in the threads that it names; where no row says otherwise a release follows the
-ideal.
+by running the releases 0.25 to 0.33 or stands in the threads that it names (for media caches see `core.release_media`); where no
+row says otherwise a release follows the ideal.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from epdsim.core import (
     scheduler_rules,
     scheduler_sessions,
     slots,
-    strip,
 )
 from epdsim.core.errors import InputError
 from epdsim.core.release_deviation import FIRST, LAST, Deviation
 from epdsim.core.release_loads import LOAD_DEVIATIONS
+from epdsim.core.release_media import MEDIA_DEVIATIONS
 from epdsim.core.rules import IDEAL, Dialect, Replacement
 
 DEVIATIONS: tuple[Deviation, ...] = (
@@ -80,28 +80,6 @@ DEVIATIONS: tuple[Deviation, ...] = (
         33,
         ec_gate.per_item,
         "any non-empty ec_transfer_params provide for every item: a wrong hash, a missing one and null are found by the worker",
-    ),
-    Deviation(
-        strip.ADMITTED,
-        FIRST,
-        28,
-        strip.send_everything,
-        "covered items are broadcast in full: the strip is first in 0.29 (vLLM PR 52041), with XD-RoPE (vLLM PR 53456)",
-    ),
-    Deviation(
-        strip.KEPT,
-        29,
-        33,
-        strip.keep_subset,
-        "under M-RoPE a covered item without keep-on-CPU fields is sent as an item without fields, not as nothing",
-    ),
-    Deviation(
-        strip.RESUMED,
-        29,
-        33,
-        strip.never_resends,
-        "a v1-style worker keeps the stripped features of the admission and gets nothing when the request resumes, so that it is "
-        "asked to encode without a payload; v2-style ones are told of a new request",
     ),
     Deviation(
         scheduler_rules.LONG_PREFILL,
@@ -367,8 +345,9 @@ DEVIATIONS: tuple[Deviation, ...] = (
         "entries are held for as many tokens more as the drafter reads ahead (seen in 0.32.0, taken for all; vLLM PR 46315)",
     ),
     *LOAD_DEVIATIONS,
+    *MEDIA_DEVIATIONS,
 )
-"""Rows of the protocol and of the scheduler; rows of one rule do not overlap."""
+"""Rows of the protocol, of the scheduler and of the media caches; rows of one rule do not overlap."""
 
 _RELEASE = re.compile(r"vllm-0\.(\d+)(\.\d+)?")
 

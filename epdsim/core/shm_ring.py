@@ -5,8 +5,8 @@ of the lap stays unused. Only the oldest object can go, so memory is given back 
 on from lap to lap; an object is at its address modulo the size of the ring, under a header that names it, so a reader sees when
 something else lies there by now.
 
-The ring here keeps no bytes but says what lies where. `Memory` holds that independently of the writer's books: an object whose body
-was overwritten under an intact header would be read as if it were whole, which must never happen (SHM-SAFE).
+The ring keeps no bytes but says what lies where. `Memory` holds that independently of the writer's books: an object whose body was
+overwritten under an intact header would be read as if it were whole, which must never happen (SHM-SAFE).
 """
 
 from __future__ import annotations
@@ -14,17 +14,39 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
+
+from epdsim.core.items import MediaItem
+from epdsim.core.rules import IDEAL, Dialect, Rule
 
 HEADER_BYTES = 8
 """Number and size in front of each object (vLLM PR 20452)."""
+
+
+def at_following(head: int, _gone: int, following: int | None, size_bytes: int) -> int | None:
+    """Where the oldest object starts once another has gone; None when there is none, so that the ring starts afresh."""
+    return None if following is None else head + (following - head) % size_bytes
+
+
+def at_gone(_head: int, gone: int, _following: int | None, _size_bytes: int) -> int | None:
+    """The address of the one that has gone, as first given out: a lap off once addresses have been brought down by one."""
+    return gone
+
+
+HEAD = Rule(
+    "shm_ring.head",
+    "Memory in use begins with the oldest object that is there.",
+    source="vLLM PR 27117 (releases up to 0.11.0 kept the address of the one that had gone)",
+    ideal=at_following,
+)
 
 
 class Handle(NamedTuple):
     """Where an object was put.
 
     Attributes:
-        address: Where its header starts, counted over all laps.
+        address: Where its header starts, counted over the laps.
         monotonic_id: Its number; no two objects of a ring have the same.
     """
 
@@ -40,6 +62,25 @@ class DamagedObjectError(Exception):
     """An object was overwritten in part under its intact header: a reader could not have seen it."""
 
 
+@dataclass(slots=True)
+class Chunk:
+    """An object as it lies in memory.
+
+    Attributes:
+        total_bytes: With its header.
+        monotonic_id: Its number, in the header.
+        item: What it holds.
+        acknowledged: Acknowledgements counted in it, of all readers.
+        is_whole: Whether nothing was written over its end.
+    """
+
+    total_bytes: int
+    monotonic_id: int
+    item: MediaItem
+    acknowledged: int = 0
+    is_whole: bool = True
+
+
 class Memory:
     """What physically lies in the ring.
 
@@ -52,37 +93,38 @@ class Memory:
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
         self._starts: list[int] = []
-        self._chunks: dict[int, tuple[int, int, bool]] = {}
+        self._chunks: dict[int, Chunk] = {}
 
-    def write(self, handle: Handle, total_bytes: int) -> None:
+    def write(self, address: int, chunk: Chunk) -> None:
         """Lay an object down, over whatever lies there."""
-        start = handle.address % self.size_bytes
-        end = start + total_bytes
+        start = address % self.size_bytes
+        end = start + chunk.total_bytes
         assert end <= self.size_bytes, "an object is whole"
         at = bisect_left(self._starts, start)
-        if at and (before := self._starts[at - 1]) + self._chunks[before][0] > start:
-            size, number, _ = self._chunks[before]
-            self._chunks[before] = size, number, False
+        if at:
+            before = self._chunks[self._starts[at - 1]]
+            before.is_whole &= self._starts[at - 1] + before.total_bytes <= start
         past = bisect_left(self._starts, end)
         for gone in self._starts[at:past]:
             del self._chunks[gone]
         self._starts[at:past] = [start]
-        self._chunks[start] = total_bytes, handle.monotonic_id, True
+        self._chunks[start] = chunk
 
-    def check(self, handle: Handle) -> None:
-        """Read an object.
+    def read(self, handle: Handle) -> Chunk:
+        """The object of a handle.
 
         Raises:
             StaleHandleError: Its header is not there.
             DamagedObjectError: Its header is there and its body is not.
         """
-        _, number, is_whole = self._chunks.get(handle.address % self.size_bytes, (0, -1, True))
-        if number != handle.monotonic_id:
+        chunk = self._chunks.get(handle.address % self.size_bytes)
+        if chunk is None or chunk.monotonic_id != handle.monotonic_id:
             raise StaleHandleError(f"object {handle.monotonic_id} is not at address {handle.address} any more")
-        if not is_whole:
+        if not chunk.is_whole:
             raise DamagedObjectError(
                 f"object {handle.monotonic_id} at address {handle.address} was overwritten in part"
             )
+        return chunk
 
 
 class ShmRing:
@@ -90,68 +132,66 @@ class ShmRing:
 
     Args:
         size_bytes: Of the ring.
+        dialect: Rules `shm_ring.*`.
 
     Attributes:
         memory: What lies in it.
         next_id: Number of the next object.
     """
 
-    __slots__ = ("_head", "_live", "_tail", "memory", "next_id")
+    __slots__ = ("_head", "_head_after", "_live", "_tail", "memory", "next_id")
 
-    def __init__(self, size_bytes: int) -> None:
+    def __init__(self, size_bytes: int, dialect: Dialect = IDEAL) -> None:
         self.memory = Memory(size_bytes)
-        self._live: deque[tuple[Handle, int]] = deque()
+        self._head_after = dialect[HEAD]
+        self._live: deque[tuple[Handle, Chunk]] = deque()
         self._head = self._tail = 0
         self.next_id = 0
 
     @property
-    def size_bytes(self) -> int:
-        """Of the ring."""
-        return self.memory.size_bytes
-
-    @property
-    def live(self) -> list[tuple[Handle, int]]:
-        """Objects that have not gone, oldest first, with their bytes, header included."""
+    def live(self) -> list[tuple[Handle, Chunk]]:
+        """Objects that have not gone, oldest first."""
         return list(self._live)
 
-    def allocate(self, num_bytes: int) -> Handle | None:
+    def allocate(self, num_bytes: int, item: MediaItem) -> Handle | None:
         """Lay down an object of `num_bytes` and its header; None when it does not fit now."""
-        total, size = num_bytes + HEADER_BYTES, self.size_bytes
+        total, size = num_bytes + HEADER_BYTES, self.memory.size_bytes
         address = self._tail
         if address % size + total > size:
             address = (address // size + 1) * size
         if address + total - self._head > size:
             return None
-        handle = Handle(address, self.next_id)
-        self._live.append((handle, total))
+        handle, chunk = Handle(address, self.next_id), Chunk(total, self.next_id, item)
+        self._live.append((handle, chunk))
         self._tail = address + total
         self.next_id += 1
-        self.memory.write(handle, total)
+        self.memory.write(address, chunk)
         return handle
 
-    def reclaim(self, is_free: Callable[[int], bool], num_bytes: int) -> list[int]:
+    def reclaim(self, is_free: Callable[[Chunk], bool], num_bytes: int) -> list[int]:
         """Let the oldest objects go.
 
         Args:
-            is_free: Whether the object of a number may go; the first that may not keeps all younger ones.
+            is_free: Whether an object may go; the first that may not keeps all younger ones.
             num_bytes: Bytes after which no more need go.
 
         Returns:
             The numbers of those that went.
         """
         gone: list[int] = []
-        freed = 0
-        while self._live and freed < num_bytes and is_free(self._live[0][0].monotonic_id):
-            handle, total = self._live.popleft()
+        freed, size = 0, self.memory.size_bytes
+        while self._live and freed < num_bytes and is_free(self._live[0][1]):
+            handle, chunk = self._live.popleft()
             gone.append(handle.monotonic_id)
-            freed += total
-            if self._live:
-                self._head += (self._live[0][0].address - self._head) % self.size_bytes
-            else:
+            freed += chunk.total_bytes
+            head = self._head_after(self._head, handle.address, self._live[0][0].address if self._live else None, size)
+            if head is None:
                 self._head = self._tail = 0
-        if self._head >= self.size_bytes:
-            self._head -= self.size_bytes
-            self._tail -= self.size_bytes
+            else:
+                self._head = head
+        if self._head >= size:
+            self._head -= size
+            self._tail -= size
         return gone
 
     def clear(self, *, restart_ids: bool = False) -> None:

@@ -56,7 +56,8 @@ class Worker:
     """One rank of an engine.
 
     Args:
-        config: The engine's: block size and generation of the runner.
+        config: The engine's: block size, generation of the runner, and whether it only encodes (EC producer), so that nothing is
+            gathered or read.
         scheme: Positions of the model; 1-D ones read nothing.
         receiver: Puts payloads in place of shared-memory addresses; None where payloads travel in the broadcast.
         ec_store: Embeddings that the EC store holds, by identifier; one that is not there is what its request asks for.
@@ -72,6 +73,7 @@ class Worker:
         "_ec_store",
         "_external",
         "_may_go_back",
+        "_only_encodes",
         "_receiver",
         "_sample",
         "_scheme",
@@ -92,6 +94,7 @@ class Worker:
         sample: Callable[[bytes], int] = token_of,
     ) -> None:
         self._style = STYLES[config.model_runner]
+        self._only_encodes = config.ec_role == "producer"
         self._block_size = config.block_size
         self._scheme = scheme
         self._receiver = receiver
@@ -137,12 +140,18 @@ class Worker:
         tables = {name: held.block_ids for name, held in self.requests.items()}
         self._may_go_back.update(self._external.hear(lost, tables))
 
-    def execute(self, plan: StepPlan, lost: Collection[int] = ()) -> WorkerStep:
+    def execute(
+        self,
+        plan: StepPlan,
+        lost: Collection[int] = (),
+        sampled: Mapping[str, Sequence[int]] | None = None,
+    ) -> WorkerStep:
         """Run a step.
 
         Args:
             plan: What the scheduler says.
             lost: Blocks that loads within the step do not fill.
+            sampled: The tokens that it yields where that is known, as in a recording; by default they follow from the tags.
         """
         notes = StepNotes(plan.step)
         for load in plan.kv_loads:
@@ -163,13 +172,16 @@ class Worker:
             for name, count in plan.num_scheduled_tokens.items()
             if (held := self.requests.get(name)) is not None
         }
+        if not self._only_encodes:
+            for name, (start, end) in chunks.items():
+                self._gather(notes, name, start, end)
+                self._check_positions(notes, name, start, end)
         for name, (start, end) in chunks.items():
-            self._gather(notes, name, start, end)
-            self._check_positions(notes, name, start, end)
             self._write(notes, name, start, end)
-        for name, (start, end) in chunks.items():
-            self._read(notes, name, start, end)
-        return WorkerStep(self._finish(plan, chunks), notes.encoded, notes.violations)
+        if not self._only_encodes:
+            for name, (start, end) in chunks.items():
+                self._read(notes, name, start, end)
+        return WorkerStep(self._finish(plan, chunks, sampled), notes.encoded, notes.violations)
 
     def _drop(self, plan: StepPlan) -> None:
         gone = {*plan.finished, *plan.preempted} if self._style.forgets_preempted else plan.finished
@@ -349,16 +361,19 @@ class Worker:
             notes.note("KEY-INJ", name, what, spoils=True)
             self._write(notes, name, start, end)
 
-    def _finish(self, plan: StepPlan, chunks: Mapping[str, tuple[int, int]]) -> dict[str, list[int]]:
+    def _finish(
+        self, plan: StepPlan, chunks: Mapping[str, tuple[int, int]], given: Mapping[str, Sequence[int]] | None
+    ) -> dict[str, list[int]]:
         sampled: dict[str, list[int]] = {name: [] for name in plan.num_scheduled_tokens}
         for name, (_, end) in chunks.items():
             held, true = self.requests[name], self._true[name]
             held.num_computed_tokens = end
-            if name in plan.samples and 0 < end <= min(true.num_tokens, len(held.block_ids) * self._block_size):
-                index = (end - 1) // self._block_size
-                tag = self._slot(held, index)[(end - 1) % self._block_size]
-                sampled[name] = [self._sample(tag)]
-                true.outputs += sampled[name]
+            if given is not None:
+                sampled[name] = list(given.get(name, ()))
+            elif name in plan.samples and 0 < end <= min(true.num_tokens, len(held.block_ids) * self._block_size):
+                block, place = divmod(end - 1, self._block_size)
+                sampled[name] = [self._sample(self._slot(held, block)[place])]
+            true.outputs += sampled[name]
         return sampled
 
     def _slot(self, held: HeldRequest, index: int) -> list[bytes]:

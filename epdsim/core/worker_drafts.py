@@ -12,7 +12,7 @@ block of a hit does not help against that.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from epdsim.core.plan import CachedRequestData, StepPlan
@@ -20,7 +20,7 @@ from epdsim.core.request import Request
 from epdsim.core.scheduler_config import SchedulerConfig
 from epdsim.core.worker import Worker, undisturbed
 from epdsim.core.worker_content import NOTHING, digest
-from epdsim.core.worker_records import StepNotes, Violation, WorkerStep
+from epdsim.core.worker_records import PayloadReceiver, StepNotes, Violation, WorkerStep
 
 RIGHT_OF = 256
 """Values of a digest's first byte, of which `right` say that a guess is right."""
@@ -32,6 +32,7 @@ class DraftingWorker(Worker):
     Args:
         config: The engine's.
         right: Of 256 guesses, how many are right.
+        receiver: As for `Worker`.
 
     Attributes:
         num_drafts: Tokens proposed after the last step, by request; what `Scheduler.update_draft_tokens` is given.
@@ -51,8 +52,8 @@ class DraftingWorker(Worker):
         "num_misread",
     )
 
-    def __init__(self, config: SchedulerConfig, right: int = 180) -> None:
-        super().__init__(config)
+    def __init__(self, config: SchedulerConfig, right: int = 180, *, receiver: PayloadReceiver | None = None) -> None:
+        super().__init__(config, receiver=receiver)
         self._config = config
         self._drafter = config.drafter
         self._right = right
@@ -63,8 +64,14 @@ class DraftingWorker(Worker):
         self.num_drafts: Mapping[str, int] = {}
         self.num_accepted = self.num_misread = 0
 
-    def execute(self, plan: StepPlan, lost: Collection[int] = ()) -> WorkerStep:
-        """Run a step."""
+    def execute(
+        self,
+        plan: StepPlan,
+        lost: Collection[int] = (),
+        sampled: Mapping[str, Sequence[int]] | None = None,
+    ) -> WorkerStep:
+        """Run a step, whose tokens are always the worker's own: which drafts are right follows from them."""
+        assert sampled is None, "known tokens would say nothing of drafts"
         given = plan.num_scheduled_spec_tokens
         due = replace(
             plan,
@@ -74,7 +81,7 @@ class DraftingWorker(Worker):
             cached=[self._as_known(row) for row in plan.cached],
         )
         started = super().execute(due, lost)
-        sampled = {name: list(tokens) for name, tokens in started.sampled.items()}
+        yielded = {name: list(tokens) for name, tokens in started.sampled.items()}
         violations = list(started.violations)
         admitted = {new.request_id for new in plan.new} | {row.request_id for row in plan.cached if row.resumed}
         self._rejected = {}
@@ -83,18 +90,18 @@ class DraftingWorker(Worker):
             # An admission is padded with drafts that nobody proposed.
             drafts = [] if name in admitted else self._drafts.get(name, [])[:num_given]
             for draft in drafts:
-                if not sampled[name] or draft != sampled[name][-1]:
+                if not yielded[name] or draft != yielded[name][-1]:
                     break
                 further = super().execute(_one_more(plan.step, name, self.requests[name].num_computed_tokens))
-                sampled[name] += further.sampled[name]
+                yielded[name] += further.sampled[name]
                 violations += further.violations
-            num_accepted = max(0, len(sampled[name]) - 1)
+            num_accepted = max(0, len(yielded[name]) - 1)
             self.num_accepted += num_accepted
             if self._config.async_scheduling:
                 self._rejected[name] = num_given - num_accepted
             violations += self._judge(plan.step, name, count, num_given, num_accepted, is_new=name in admitted)
-        self._propose(plan, sampled)
-        return WorkerStep(sampled, started.encoded, violations)
+        self._propose(plan, yielded)
+        return WorkerStep(yielded, started.encoded, violations)
 
     def _as_known(self, row: CachedRequestData) -> CachedRequestData:
         """A row without the tokens that the scheduler counts because it does not know yet that they were rejected."""

@@ -50,7 +50,7 @@ class ModelEngine:
 
     def add(self, request: RecordedRequest) -> None:
         """A request arrives."""
-        self.scheduler.add_request(_request(request, self._far.ec), trusted=True)
+        self.scheduler.add_request(request_of(request, self._far.ec), trusted=True)
 
     def add_update(self, update: RecordedUpdate) -> None:
         """A session gets its next input, or the word that there is none."""
@@ -205,7 +205,8 @@ def _across(block_ids: Sequence[int]) -> dict[str, Any]:
     return {"cross_block_ids": list(block_ids)} if block_ids else {}
 
 
-def _request(recorded: RecordedRequest, ec: RecordedEc) -> Request:
+def request_of(recorded: RecordedRequest, ec: RecordedEc) -> Request:
+    """A recorded request, and what the EC side offers it, in the model's terms."""
     offers = {name: EcOffer(*offer) for name, offer in ec.offers.get(recorded.request_id, {}).items()}
     bare = ec.metadata_only.get(recorded.request_id, ())
     return Request(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -18,6 +19,7 @@ from epdsim.core.request import Request
 from epdsim.core.rules import IDEAL, Dialect
 from epdsim.core.scheduler import Scheduler
 from epdsim.core.scheduler_config import SchedulerConfig
+from epdsim.core.shm_cache import ShmReader, ShmSender
 from epdsim.core.worker import Worker, undisturbed
 from epdsim.core.worker_drafts import DraftingWorker
 
@@ -125,7 +127,7 @@ def workloads(draw: st.DrawFn, *, aborts: bool = True, **settings_: object) -> W
         draw(st.integers(0, 20)): f"r{draw(st.integers(0, 5))}" for _ in range(draw(st.integers(0, 2)) if aborts else 0)
     }
     # Under priorities the release breaks ENC-HIT: see TestWithdrawnRuns in tests/unit/engine.
-    # With a v1 runner it breaks STRIP-AVAIL: see tests/unit/core/test_worker.py.
+    # With a v1 runner it breaks STRIP-AVAIL: see tests/unit/engine/test_worker_resume.py.
     # With a drafter that reads ahead it breaks LIVE-PROG: see tests/unit/engine/test_scheduler_drafts.py.
     is_ideal = (
         config.policy == "priority"
@@ -173,6 +175,11 @@ def check_books(scheduler: Scheduler, worker: Worker) -> None:
     }
 
 
+def worker_of(config: SchedulerConfig, receiver: ShmReader | None = None) -> Worker:
+    """The worker of an engine with a drafter or without."""
+    return (DraftingWorker if config.drafter.num_drafts else Worker)(config, receiver=receiver)
+
+
 @dataclass
 class Run:
     """A workload under way on scheduler and worker."""
@@ -187,7 +194,7 @@ class Run:
 
     @classmethod
     def of(cls, workload: Workload) -> Run:
-        worker = (DraftingWorker if workload.config.drafter.num_drafts else Worker)(workload.config)
+        worker = worker_of(workload.config)
         for _, request in workload.arrivals:
             worker.add_request(request)
         requests = {request.request_id: request for _, request in workload.arrivals}
@@ -303,3 +310,58 @@ def test_whole_items_are_never_split(workload: Workload) -> None:
             end = row.num_computed_tokens + plan.num_scheduled_tokens[row.request_id]
             for one in run.requests[row.request_id].mm_features:
                 assert not one.position.offset < end < one.position.end
+
+
+@settings(max_examples=80)
+@given(workloads(), st.integers(1, 2), st.integers(15, 50))
+def test_addresses_of_shared_memory_hold_their_items_and_balance(workload: Workload, num_ranks: int, ring: int) -> None:
+    """STRIP-HANDLE and SHM-SAFE with the strip, preemption, resume and aborts of any workload, in the ideal dialect."""
+    workload = replace(workload, dialect=IDEAL)
+    sender = ShmSender(ring, 34, num_ranks, size_of=lambda item: item.nbytes - 24)
+    run = Run.of(workload)
+    workers: list[Worker] = []
+    for _ in range(num_ranks):
+        workers.append(worker_of(workload.config, ShmReader(sender.ring.memory, num_ranks)))
+        for request in run.requests.values():
+            workers[-1].add_request(request)
+    run.worker = workers[0]
+    sent: dict[str, Sequence[MediaFeature]] = {}
+    heard: set[str] = set()
+
+    def hear(plan: StepPlan) -> None:
+        heard.update(new.request_id for new in plan.new)
+        for name in plan.finished:
+            if name not in heard:
+                sender.give_back(sent[name])
+
+    while not run.is_over:
+        run.workload = replace(
+            workload,
+            arrivals=[(at, sent_by(sender, at, run.step_number, one, sent)) for at, one in run.workload.arrivals],
+        )
+        plan = run.step()
+        hear(plan)
+        # Items of others come and go, so that memory is given back and used again all the time.
+        passing = MediaFeature("image", f"passing{plan.step}", PlaceholderRange(0, 2), DATA["x"])
+        sender.give_back(sender.take([passing]))
+        for other in workers[1:]:
+            assert not other.execute(plan).violations
+    plan = run.scheduler.schedule()  # tells of the last that ended
+    hear(plan)
+    for worker in workers:
+        worker.execute(plan)
+    assert sender.num_outstanding == 0
+    if any(one.data is not None and one.data.is_address for features in sent.values() for one in features):
+        event("an address was sent")
+    if sender.ring.next_id > len(sender.ring.live):
+        event("an item has gone")
+
+
+def sent_by(
+    sender: ShmSender, at: int, step: int, request: Request, sent: dict[str, Sequence[MediaFeature]]
+) -> Request:
+    """A request that arrives in this step as the front end sends it; the others as they are."""
+    if at != step:
+        return request
+    sent[request.request_id] = sender.take(request.mm_features)
+    return replace(request, mm_features=tuple(sent[request.request_id]))

@@ -156,7 +156,7 @@ class VllmEngine:
                     "req_id": one.req_id,
                     "num_computed_tokens": one.num_computed_tokens,
                     **_tables("block_ids", one.block_ids),
-                    "payload": [_payload_kind(feature.data) for feature in one.mm_features],
+                    "payload": [payload_kind_of(feature.data) for feature in one.mm_features],
                 }
                 for one in plan.scheduled_new_reqs
             ],
@@ -322,7 +322,7 @@ def _feature(release: Any, item: RecordedItem, *, is_bare: bool = False) -> Any:
     )
 
 
-def _payload_kind(data: Any) -> str:
+def payload_kind_of(data: Any) -> str:
     """What a worker is sent for an item, in the words of a recording."""
     if data is None:
         return "none"

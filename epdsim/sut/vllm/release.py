@@ -12,6 +12,7 @@ import os
 import re
 import sys
 import warnings
+from collections.abc import Mapping, Sequence
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -92,6 +93,25 @@ def load() -> Any:
     except (ImportError, AttributeError, OSError, RuntimeError) as error:
         raise InputError("vllm", f"it cannot be imported ({error})", "install 0.32 with make vllm") from error
     release.init_none_hash(release.sha256)
+    return release
+
+
+def load_with(names: Mapping[str, Sequence[str]]) -> Any:
+    """What `load` gives, and more names of the release by module.
+
+    Raises:
+        InputError: The release cannot be imported, or has no such names.
+    """
+    release = SimpleNamespace(**vars(load()))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for module, wanted in names.items():
+                imported = importlib.import_module(module)
+                for name in wanted:
+                    setattr(release, name, getattr(imported, name))
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"vllm {release.version}", f"it lacks what is compared ({error})", "install 0.32") from error
     return release
 
 

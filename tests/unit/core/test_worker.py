@@ -11,10 +11,7 @@ from epdsim.core.items import BatchedKind, Field, MediaFeature, MediaItem, Place
 from epdsim.core.plan import CachedRequestData, KvLoad, NewRequestData, StepPlan
 from epdsim.core.positions import ONE_D, QWEN2_VL
 from epdsim.core.prompt import RunPrompt, TokenPrompt, TokenRun
-from epdsim.core.releases import named
 from epdsim.core.request import Request
-from epdsim.core.rules import IDEAL, Replacement
-from epdsim.core.scheduler import Scheduler
 from epdsim.core.scheduler_config import SchedulerConfig
 from epdsim.core.worker import Worker, token_of, undisturbed
 from epdsim.core.worker_records import Embedding, WorkerStep
@@ -322,66 +319,18 @@ class TestRunners:
         assert list(made.requests) == ["a"]
 
 
-def starved(runner: str, dialect, strip: str = "admission", **more) -> list[str]:
-    """Defect A1, by the scheduler itself: admitted on a hit over an image, preempted, blocks and embeddings lost, resumed."""
-    config = SchedulerConfig(
-        block_size=4,
-        num_gpu_blocks=7,
-        max_num_batched_tokens=16,
-        max_num_seqs=4,
-        max_model_len=128,
-        encoder_cache_size=4,
-        scheduler_reserve_full_isl=False,
-        model_runner=runner,
-        strip=strip,
-        **more,
-    )
-    engine, made = Scheduler(config, dialect), Worker(config)
-    requests = [
-        request("A", 6, image("x", 0), max_tokens=1),
-        Request("C", TokenPrompt([3] * 8), 17, (image("z", 0),)),
-        request("B", 7, image("x", 0), max_tokens=9),
-    ]
-    found: list[str] = []
-    for one in requests:
-        made.add_request(one)
-    engine.add_request(requests[0])
-    number = 0
-    while engine.has_unfinished or number == 1:
-        if number == 1:
-            engine.add_request(requests[1])
-            engine.add_request(requests[2])
-        step = engine.schedule()
-        done = made.execute(step)
-        found += told(done)
-        engine.update_from_output(step, done.sampled)
-        number += 1
-    if not found:
-        assert [made.outputs(one.request_id) for one in requests] == [undisturbed(one) for one in requests]
-    return found
+def test_an_engine_that_only_encodes_gathers_and_reads_nothing():
+    one = request("a", 9, image("x", 1))
+    made = Worker(SchedulerConfig(block_size=4, ec_role="producer"))
+    made.add_request(one)
+    # The store has the item, so nothing is to be encoded; and it has no KV cache that a hit could be read from.
+    hit = new(one, [1, 2, 3], num_computed_tokens=4, num_cached_tokens=4)
+    assert not made.execute(plan(0, {"a": 5}, new=[hit])).violations
 
 
-class TestStripPreemptResume:
-    def test_a_v1_worker_of_the_release_is_asked_to_encode_what_it_was_not_sent(self):
-        assert starved("v1", named("vllm-0.32"))[:2] == ["STRIP-AVAIL", "ENC-HIT"]
-
-    @pytest.mark.parametrize("release", ["vllm-0.25", "vllm-0.28"])
-    def test_releases_before_the_strip_do_not_break_it(self, release):
-        assert starved("v1", named(release)) == []
-
-    @pytest.mark.parametrize(
-        ("runner", "release", "strip"),
-        [
-            ("v2", "vllm-0.32", "admission"),
-            ("v1", "ideal", "admission"),
-            ("v1", "vllm-0.32", "resend"),
-            ("v1", "vllm-0.32", "deferred"),
-            ("v1", "vllm-0.32", "off"),
-        ],
-    )
-    def test_a_v2_worker_the_ideal_and_the_other_strips_do(self, runner, release, strip):
-        assert starved(runner, named(release), strip) == []
-
-    def test_the_rule_alone_makes_the_difference(self):
-        defect = IDEAL.replacing("a1", {"strip.resumed": Replacement(lambda: False, "vLLM PR 52041 with a v1 runner")})
-        assert starved("v1", defect)[:2] == ["STRIP-AVAIL", "ENC-HIT"]
+def test_known_tokens_are_taken_as_they_are():
+    one = request("a", 3, max_tokens=3)
+    made = worker(one)
+    done = made.execute(plan(0, {"a": 3}, new=[new(one, [1, 2])], samples=()), sampled={"a": [41, 42]})
+    assert done.sampled == {"a": [41, 42]}
+    assert made.outputs("a") == [41, 42]
