@@ -121,13 +121,15 @@ class EngineInstance:
         if steady > 1 and self._all_have_tokens():
             self._begin_stride(steady)
             return
-        plan = scheduler.schedule()
-        if plan.total_num_scheduled_tokens:
-            self._begin_step(plan)
-        else:
-            # Only a new arrival can change what can be scheduled: stepping on would spin.
-            scheduler.update_from_output(plan)
-            self._is_idle = True
+        while not (plan := scheduler.schedule()).total_num_scheduled_tokens:
+            outcome = scheduler.update_from_output(plan)
+            if not (plan.preempted or outcome.failed):
+                # Only a new arrival can change what can be scheduled: stepping on would spin.
+                self._is_idle = True
+                return
+            self._emit_decisions(plan)
+            self._take_tokens(outcome)
+        self._begin_step(plan)
 
     def _wake(self, _: simpy.Event) -> None:
         self._advance()
