@@ -194,7 +194,9 @@ class BlockPool:
                     self._num_doubled -= 1
 
     def hide(self, block: int) -> None:
-        """Make a block unfindable that somebody may hold, or nobody: a free one then is among the next to be taken."""
+        """Make a block unfindable that has a key or not, held or free; a free one then is among the next to be taken."""
+        if not self.key_of(block):
+            return
         self.lose_key(block)
         if block in self._cached_free:
             del self._cached_free[block]

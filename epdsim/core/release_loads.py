@@ -1,8 +1,8 @@
-"""What releases do otherwise after KV cache could not be loaded."""
+"""What releases do otherwise with KV cache from elsewhere."""
 
 from __future__ import annotations
 
-from epdsim.core import scheduler_load_failures, scheduler_loads, strip
+from epdsim.core import kv_handover, scheduler_load_failures, scheduler_loads, strip
 from epdsim.core.release_deviation import FIRST, Deviation
 
 LOAD_DEVIATIONS: tuple[Deviation, ...] = (
@@ -48,6 +48,13 @@ LOAD_DEVIATIONS: tuple[Deviation, ...] = (
         strip.never_resends,
         "a running request is told as a difference without media, so that when a load fails after the strip a worker is asked to "
         "encode what it never got (seen in 0.32.0, taken for all)",
+    ),
+    Deviation(
+        kv_handover.READ_IN_TIME,
+        FIRST,
+        33,
+        kv_handover.any_time,
+        "the reading side does not look at the lease, after which the sending side gives the blocks away (read in 0.32.0, NIXL)",
     ),
 )
 """Rows of the KV connector."""
