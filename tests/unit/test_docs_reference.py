@@ -89,3 +89,12 @@ def test_every_property_has_its_entry(generated):
 def test_indented_examples_of_docstrings_become_code(generated):
     plain = ["What it is.", "", "    code()", "    more()", "", "Args:", "    x: What.", "", "    y: And what."]
     assert generated.mark_code(plain) == [*plain[:2], "::", "", *plain[2:]]
+
+
+def test_the_trophy_case_names_rules_that_releases_replace():
+    page = (DOCS / "trophy-case.md").read_text()
+    named = set(re.findall(r"`([a-z_]+\.[a-z_]+)`", page))
+    assert len(named) > 30
+    assert named <= {row.rule.name for row in DEVIATIONS}
+    properties = re.findall(r"^\| ([A-Z-]+(?:, [A-Z-]+)*) \|", page, re.MULTILINE)
+    assert {one for cell in properties for one in cell.split(", ")} <= set(REGISTER)
