@@ -24,12 +24,14 @@ class EnginePool:
         scheduler: Configuration of each one's scheduler.
         tp: Tensor-parallel ranks of each, the readers of its broadcast.
         lm: How long its steps take.
+        lockstep: Whether they all step together, see `Lockstep`.
     """
 
     count: int
     scheduler: SchedulerConfig
     tp: int
     lm: LmCost
+    lockstep: bool = False
 
 
 @dataclass(frozen=True, slots=True)

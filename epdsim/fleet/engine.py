@@ -17,6 +17,7 @@ from epdsim.core.scheduler import Scheduler, StepOutcome
 from epdsim.cost.lm import decode_stepper
 from epdsim.events import EcLoaded, FirstToken, RequestFinished, StepFinished
 from epdsim.fleet.config import EnginePool
+from epdsim.fleet.lockstep import Lockstep
 from epdsim.fleet.render import RenderedRequest
 from epdsim.fleet.step_cost import BroadcastCost, StepBroadcast, step_load
 from epdsim.fleet.telling import decisions, engine_started, request_queued
@@ -67,9 +68,11 @@ class EngineInstance:
         outstanding: Requests sent to it and not answered, in the orchestrator's books; what routers may see.
     """
 
-    def __init__(self, world: World, name: str, pool: EnginePool) -> None:
+    def __init__(self, world: World, name: str, pool: EnginePool, lockstep: Lockstep | None = None) -> None:
         self.name, self.outstanding = name, 0
-        self._world, self._pool = world, pool
+        self._world, self._pool, self._lockstep = world, pool, lockstep
+        # Another engine of the round may have more to do in any step than this one sees.
+        self._takes_strides = world.takes_strides and lockstep is None
         self._scheduler = Scheduler(pool.scheduler, world.config.dialect)
         self._broadcast = BroadcastCost(world.config.costs.broadcast, pool.tp)
         self._requests: dict[str, Request] = {}
@@ -109,7 +112,10 @@ class EngineInstance:
             self._world.emit(request_queued(self._world.env.now, self.name, request))
         if self._is_idle:
             self._is_idle = False
-            self._world.soon(self._wake)
+            if self._lockstep is not None:
+                self._lockstep.wake(self._advance)
+            else:
+                self._world.soon(self._wake)
         elif self._stride is not None:
             self._cut_stride(self._stride)
         return done
@@ -117,7 +123,7 @@ class EngineInstance:
     def _advance(self) -> None:
         """Begin what comes next: a stride, a planned step, or idleness."""
         scheduler = self._scheduler
-        steady = scheduler.steady_steps(_LONGEST_STRIDE) if self._world.takes_strides else 0
+        steady = scheduler.steady_steps(_LONGEST_STRIDE) if self._takes_strides else 0
         if steady > 1 and self._all_have_tokens():
             self._begin_stride(steady)
             return
@@ -145,7 +151,10 @@ class EngineInstance:
             duration_ms += self._ec_load_ms(plan)
         duration_ms += self._pool.lm.step_ms(step_load(plan, self._requests))
         ends = partial(self._end_step, plan, world.env.now, broadcast, encode_ms)
-        world.at_step_end(on_grid(duration_ms), ends)
+        if self._lockstep is not None:
+            self._lockstep.join(on_grid(duration_ms), ends)
+        else:
+            world.at_step_end(on_grid(duration_ms), ends)
 
     def _end_step(
         self, plan: StepPlan, started_ms: float, broadcast: StepBroadcast, encode_ms: float, _: simpy.Event

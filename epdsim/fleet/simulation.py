@@ -12,6 +12,7 @@ from epdsim.events import Sink
 from epdsim.fleet.config import EnginePool, FleetConfig
 from epdsim.fleet.encode import EncodeInstance
 from epdsim.fleet.engine import EngineInstance
+from epdsim.fleet.lockstep import Lockstep
 from epdsim.fleet.orchestrator import Orchestrator
 from epdsim.fleet.render import Renderer
 from epdsim.fleet.world import World, on_grid
@@ -26,6 +27,7 @@ def simulate(
     sinks: Sequence[Sink],
     *,
     concurrency: int | None = None,
+    keeps_arrivals: bool = False,
     wants_detail: bool = False,
     takes_strides: bool = True,
 ) -> float:
@@ -36,7 +38,8 @@ def simulate(
         family: The model family that renders.
         requests: In order of arrival; read as they arrive, never held.
         sinks: Take every event.
-        concurrency: For a closed loop: as many requests as this are in the system, arrival times are ignored.
+        concurrency: For a closed loop: as many requests as this are in the system.
+        keeps_arrivals: Whether a closed loop sends no request before its arrival time; otherwise these are ignored.
         wants_detail: Make the events of detail too.
         takes_strides: Let engines take many steps at once where these decide nothing; the outcome is the same (FWD-EQ).
 
@@ -51,7 +54,8 @@ def simulate(
     else:
         # A user without a request to begin with would never have one: however many are stated, only so many are made.
         for first in islice(source, concurrency):
-            world.env.process(_closed_loop(orchestrator, chain([first], source)))
+            user = _closed_loop(world, orchestrator, chain([first], source), keeps_arrivals=keeps_arrivals)
+            world.env.process(user)
     world.env.run()
     orchestrator.fail_stuck()
     return float(world.env.now)
@@ -74,7 +78,8 @@ def _build(world: World, family: Family) -> Orchestrator:
 
 
 def _engines(world: World, prefix: str, pool: EnginePool) -> list[EngineInstance]:
-    return [EngineInstance(world, f"{prefix}-{index}", pool) for index in range(pool.count)]
+    lockstep = Lockstep(world) if pool.lockstep else None
+    return [EngineInstance(world, f"{prefix}-{index}", pool, lockstep) for index in range(pool.count)]
 
 
 def _open_loop(
@@ -86,6 +91,11 @@ def _open_loop(
         world.env.process(orchestrator.handle(request))
 
 
-def _closed_loop(orchestrator: Orchestrator, source: Iterable[WorkloadRequest]) -> Generator[simpy.Event, Any, None]:
+def _closed_loop(
+    world: World, orchestrator: Orchestrator, source: Iterable[WorkloadRequest], *, keeps_arrivals: bool
+) -> Generator[simpy.Event, Any, None]:
+    """One user; the next request goes to whoever is free first, as through a gate in front of all."""
     for request in source:
+        if keeps_arrivals and on_grid(request.arrival_ms) > world.env.now:
+            yield world.after(request.arrival_ms - world.env.now)
         yield from orchestrator.handle(request)

@@ -136,6 +136,7 @@ def run_point(
         built.workload,
         [metrics, *sinks],
         concurrency=built.workload.concurrency,
+        keeps_arrivals=built.workload.keeps_arrivals,
         wants_detail=wants_detail,
     )
     told = built.workload.assumptions
@@ -179,7 +180,7 @@ def _fleet(scenario: Scenario, spec: ScenarioSpec, *, uses_mrope: bool) -> Fleet
 
     def pool(described: EnginePoolSpec, lm: LmCost, ec_role: str) -> EnginePool:
         config = described.scheduler.build(uses_mrope=uses_mrope, ec_role=ec_role)
-        return EnginePool(described.count, config, described.tp, lm)
+        return EnginePool(described.count, config, described.tp, lm, described.lockstep)
 
     return FleetConfig(
         topology=fleet.topology,

@@ -93,11 +93,13 @@ class EnginePoolSpec(Strict):
     Attributes:
         count: Instances.
         tp: Tensor-parallel ranks of each, the readers of its broadcast.
+        lockstep: Whether all step together, each step as long as the longest of them: data-parallel ranks that are aligned.
         scheduler: Settings of each one's scheduler.
     """
 
     count: Instances = 1
     tp: Ranks = 1
+    lockstep: bool = False
     scheduler: SchedulerSpec = Field(default_factory=SchedulerSpec)  # pyright: ignore[reportInvalidTypeForm]
 
 

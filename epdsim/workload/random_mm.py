@@ -45,7 +45,8 @@ class RandomMmSpec(SpecModel):
         random_mm_bucket_config: `(height, width, frames)` to probability; more than one frame is a clip.
         request_rate: Requests a second; `.inf` sends all at once.
         burstiness: Shape of the gamma gaps; 1 is Poisson, `.inf` a constant rate.
-        max_concurrency: Requests in flight at most; only with an infinite request rate, which makes it a closed loop.
+        max_concurrency: Requests in flight at most: a closed loop that sends none before its time. As in the bench, a request that
+            has to wait for its turn counts from when it is sent.
     """
 
     kind: Literal["random-mm"] = "random-mm"
@@ -73,8 +74,6 @@ class RandomMmSpec(SpecModel):
         low, high = self._item_range
         if low > high:
             raise ValueError(f"random_mm_limit_mm_per_prompt allows {high} items, and at least {low} are asked for")
-        if self.max_concurrency is not None and math.isfinite(self.request_rate):
-            raise ValueError("max_concurrency goes with request_rate .inf: a closed loop has no arrival times")
         if self._length_range(self.random_input_len)[0] + self.random_prefix_len + low < 1:
             raise ValueError("prompts may have no text and no items: raise random_input_len")
         return self
@@ -126,8 +125,10 @@ class RandomMmSpec(SpecModel):
     def build(self, base_dir: Path, seed: int) -> Workload:  # noqa: ARG002 - one signature for all kinds
         """The workload; a closed loop when `max_concurrency` is set."""
         stated = f"{self.summary()}; media after the text, each new; seed {seed}"
+        make = partial(self.requests, seed)
+        keeps_arrivals = self.max_concurrency is not None
         return Workload(
-            self.kind, "generated as by vllm bench", partial(self.requests, seed), stated, self.max_concurrency
+            self.kind, "generated as by vllm bench", make, stated, self.max_concurrency, keeps_arrivals=keeps_arrivals
         )
 
 

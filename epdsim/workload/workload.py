@@ -13,12 +13,14 @@ class ClosedLoop:
     """Clients that send their next request only when one of theirs has ended.
 
     Attributes:
-        requests: In order of sending; their `arrival_ms` means nothing.
+        requests: In order of sending.
         concurrency: Requests in flight at any time, as long as some are left.
+        keeps_arrivals: Whether none is sent before its `arrival_ms`, so that fewer may be in flight; otherwise that means nothing.
     """
 
     requests: Iterable[WorkloadRequest]
     concurrency: int
+    keeps_arrivals: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class Workload:
         make_requests: Starts an iteration.
         assumptions: One line on what the source does not say and was added (overlay share and seed, positions); reports print it.
         concurrency: None when requests arrive by the clock, else the number in flight of a closed loop.
+        keeps_arrivals: Whether a closed loop sends none before its arrival time (vllm bench's max concurrency with a request rate).
     """
 
     name: str
@@ -40,6 +43,7 @@ class Workload:
     make_requests: Callable[[], Iterator[WorkloadRequest]]
     assumptions: str = ""
     concurrency: int | None = None
+    keeps_arrivals: bool = False
 
     def __iter__(self) -> Iterator[WorkloadRequest]:
         return self.make_requests()
@@ -47,4 +51,4 @@ class Workload:
     @property
     def closed_loop(self) -> ClosedLoop | None:
         """The closed loop, or None when requests arrive by the clock."""
-        return None if self.concurrency is None else ClosedLoop(self, self.concurrency)
+        return None if self.concurrency is None else ClosedLoop(self, self.concurrency, self.keeps_arrivals)

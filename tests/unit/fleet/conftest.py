@@ -68,12 +68,26 @@ def chat(
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def run_fleet() -> Callable[..., Run]:
-    def run(config: FleetConfig, requests: Sequence[WorkloadRequest], concurrency: int | None = None) -> Run:
+    def run(
+        config: FleetConfig,
+        requests: Sequence[WorkloadRequest],
+        concurrency: int | None = None,
+        *,
+        keeps_arrivals: bool = False,
+    ) -> Run:
         metrics, events = MetricsSink(), list[Event]()
         sinks = [metrics, events.append]
-        simulate(config, family("qwen3-vl-8b"), requests, sinks, concurrency=concurrency, wants_detail=True)
+        simulate(
+            config,
+            family("qwen3-vl-8b"),
+            requests,
+            sinks,
+            concurrency=concurrency,
+            keeps_arrivals=keeps_arrivals,
+            wants_detail=True,
+        )
         return Run(metrics.result(), events)
 
     return run

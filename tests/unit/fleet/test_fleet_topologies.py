@@ -1,8 +1,11 @@
 """Every topology serves every request, and what travels between stages is what the topology says."""
 
 from dataclasses import replace
+from itertools import accumulate
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from epdsim.core.prompt import TokenRun
 from epdsim.core.scheduler_config import SchedulerConfig
@@ -147,6 +150,23 @@ def test_a_closed_loop_keeps_its_concurrency(run_fleet, small_fleet, chat) -> No
         level += isinstance(event, RequestArrived) - isinstance(event, RequestFinished)
         peak = max(peak, level)
     assert (run.metrics.completed, peak) == (12, 3)
+
+
+@given(gaps=st.lists(st.integers(0, 400), min_size=1, max_size=12), concurrency=st.integers(1, 4))
+def test_a_closed_loop_that_keeps_arrivals_is_a_gate_before_an_open_one(
+    run_fleet, small_fleet, chat, gaps, concurrency
+) -> None:
+    """Each request is sent at its arrival, or when the last but N of those before it has ended; in order."""
+    times = [float(time) for time in accumulate(gaps)]
+    requests = [chat(str(number), at_ms) for number, at_ms in enumerate(times)]
+    run = run_fleet(small_fleet(), requests, concurrency=concurrency, keeps_arrivals=True)
+    sent = {event.request_id: event.time_ms for event in run.of(RequestArrived)}
+    ended = {event.request_id: event.time_ms for event in run.of(RequestFinished)}
+    assert list(sent) == [str(number) for number in range(len(times))]
+    for number, at_ms in enumerate(times):
+        before = sorted(ended[str(earlier)] for earlier in range(number))
+        free_ms = before[number - concurrency] if number >= concurrency else 0.0
+        assert sent[str(number)] == pytest.approx(max(at_ms, free_ms))
 
 
 def test_same_input_same_events(run_fleet, small_fleet, album) -> None:

@@ -384,7 +384,6 @@ class TestRandomMm:
         [
             ({"random_mm_limit_mm_per_prompt": {"video": 1}}, "has no image"),
             ({"random_mm_base_items_per_request": 300}, "allows 255 items, and at least 300"),
-            ({"max_concurrency": 3, "request_rate": 5}, "a closed loop has no arrival times"),
             ({"random_mm_bucket_config": {"(256, 256, 1)": -1}}, "greater than or equal to 0"),
             ({"random_mm_bucket_config": {"(256, 256, 1)": 0}}, "not all 0"),
             ({"request_rate": math.nan}, "request_rate = nan"),
@@ -404,7 +403,13 @@ class TestClosedLoop:
         assert isinstance(loop, ClosedLoop)
         assert (loop.concurrency, len(list(loop.requests))) == (4, 9)
         assert "closed loop of 4" in workload.assumptions
-        assert build_workload({"kind": "random-mm", "max_concurrency": 8}, folder, 1).concurrency == 8
+        bench = build_workload({"kind": "random-mm", "max_concurrency": 8, "request_rate": 5}, folder, 1)
+        assert (bench.concurrency, bench.keeps_arrivals) == (8, True)
+        assert not workload.keeps_arrivals
+        paced = build_workload(KINDS["closed loop"] | {"keeps_arrivals": True}, folder, 1)
+        assert paced.closed_loop is not None
+        assert paced.closed_loop.keeps_arrivals
+        assert "none sent before its arrival time" in paced.assumptions
         assert build_workload(KINDS["poisson"], folder, 1).closed_loop is None
 
     def test_a_loop_of_loops_is_refused(self, folder):
