@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from typing import Annotated
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -54,20 +57,70 @@ def _options(
     """Options of the program itself."""
 
 
+class _Ended(BaseException):
+    """A signal that asks the program to end: what is half done is taken back on the way out.
+
+    An interrupt is one of them: a KeyboardInterrupt would end in typer, which says nothing.
+    """
+
+    def __init__(self, number: int, _frame: FrameType | None = None) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    raise _Ended(number, frame)
+
+
 def main() -> None:
-    """Run the command line. Exit codes: 0 done, 1 a claim or comparison failed, 2 input that cannot be used, 3 inconclusive."""
+    """Run the command line.
+
+    Exit codes: 0 done, 1 a claim or comparison failed, 2 input or output that cannot be used, 3 inconclusive. An interrupt
+    gives 130, another signal that asks to end 128 and its number.
+    """
+    _replace_closed_streams()
+    usual = (signal.SIG_DFL, signal.default_int_handler)
+    before = {number: signal.signal(number, _end) for number in _ENDING if signal.getsignal(number) in usual}
     try:
         try:
             app(prog_name="epdsim")
         finally:
             sys.stdout.flush()
     except EpdsimError as error:
-        typer.echo(f"epdsim: {error}", err=True)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo("epdsim: interrupted; nothing half-written is left", err=True)
-        sys.exit(130)
+        _leave(2, str(error))
+    except _Ended as ended:
+        told = "interrupted" if ended.number == signal.SIGINT else f"ended by {signal.Signals(ended.number).name}"
+        _leave(128 + ended.number, f"{told}; nothing half-written is left")
     except BrokenPipeError:
-        # Whoever read the output has left; what is still buffered must not be written at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         sys.exit(141)
+    except MemoryError:
+        _leave(2, "out of memory: the input asks for more than this machine has; give it less")
+    except OSError as error:
+        # Files that are named in the input were told by whoever opened them: what is left is standard output.
+        _discard_output()
+        place = "standard output" if error.filename is None else repr(os.fsdecode(error.filename))
+        _leave(2, f"{place}: it cannot be used ({error.strerror or error}); choose another place")
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+_ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+def _replace_closed_streams() -> None:
+    """Write into nothing where whoever started the program closed an output: no other file may come to stand there."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - for the life of the program
+
+
+def _discard_output() -> None:
+    """Whoever read the output has left, or its disk is full: what is still buffered must not be written at exit either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _leave(code: int, sentence: str) -> NoReturn:
+    typer.echo(f"epdsim: {sentence}", err=True)
+    sys.exit(code)

@@ -33,7 +33,7 @@ def compare(
         float, typer.Option("--worse-by", min=0, help="Percent by which a figure may be worse.", metavar="PERCENT")
     ] = 0.0,
     processes: Annotated[
-        int | None, typer.Option(min=1, help="Processes to run on; one per core by default.", metavar="N")
+        int | None, typer.Option(min=1, max=256, help="Processes to run on; one per core by default.", metavar="N")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print results as JSON in place of tables.")] = False,
 ) -> None:

@@ -22,6 +22,9 @@ ModesOption = Annotated[
     ),
 ]
 
+_MOST_SEEDS = 100_000
+_MOST_DIGITS = 18
+
 
 def seed_range(text: str) -> range:
     """The seeds that `A:B` names.
@@ -32,8 +35,11 @@ def seed_range(text: str) -> range:
     from epdsim.core.errors import InputError
 
     first, _, last = text.partition(":")
-    if not (first.isdecimal() and last.isdecimal()) or int(first) >= int(last):
+    are_numbers = all(one.isascii() and one.isdecimal() and len(one) <= _MOST_DIGITS for one in (first, last))
+    if not are_numbers or int(first) >= int(last):
         raise InputError(f"--seeds {text!r}", "it is A:B with 0 <= A < B", "give for example 0:25")
+    if int(last) - int(first) > _MOST_SEEDS:
+        raise InputError(f"--seeds {text!r}", f"it names more than {_MOST_SEEDS:,} seeds", "name fewer")
     return range(int(first), int(last))
 
 

@@ -20,7 +20,8 @@ def plan(
         int | None, typer.Option(min=0, help="Seed of all random streams, in place of the file's.", metavar="N")
     ] = None,
     processes: Annotated[
-        int | None, typer.Option(min=1, help="Processes to run fleets on; one per core by default.", metavar="N")
+        int | None,
+        typer.Option(min=1, max=256, help="Processes to run fleets on; one per core by default.", metavar="N"),
     ] = None,
     overrides: Annotated[
         list[str] | None,

@@ -130,14 +130,21 @@ def encode_legs(
             seen.add(tables.mm_hashes[modality][i])
             distinct.append((modality, i))
     groups = [distinct] if batched else [[one] for one in distinct]
-    return tuple(_encode_leg(f"{request_id}-enc-{k}", prompt, tables, group) for k, group in enumerate(groups) if group)
+    starts_with_media = any(one.offset == 0 for ranges in tables.mm_placeholders.values() for one in ranges)
+    spans = [] if starts_with_media else [(0, 1)]
+    return tuple(
+        _encode_leg(f"{request_id}-enc-{k}", prompt, tables, group, spans) for k, group in enumerate(groups) if group
+    )
 
 
 def _encode_leg(
-    request_id: str, prompt: Prompt, tables: FeatureTables[MediaItem], group: Sequence[tuple[str, int]]
+    request_id: str,
+    prompt: Prompt,
+    tables: FeatureTables[MediaItem],
+    group: Sequence[tuple[str, int]],
+    before: Sequence[tuple[int, int]],
 ) -> Leg:
-    starts_with_media = any(one.offset == 0 for ranges in tables.mm_placeholders.values() for one in ranges)
-    spans = [] if starts_with_media else [(0, 1)]
+    spans = list(before)
     hashes: dict[str, list[str]] = {}
     placeholders: dict[str, list[PlaceholderRange]] = {}
     payload: dict[str, list[MediaItem | None]] = {}

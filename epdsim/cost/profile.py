@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from epdsim.core.errors import InputError
-from epdsim.core.files import whole_file
+from epdsim.core.files import read_whole, whole_file
 from epdsim.cost.broadcast import BroadcastProfile
 
 FORMAT = "epdsim-broadcast-profile"
@@ -106,10 +106,12 @@ def load_record(path: Path) -> ProfileRecord:
         InputError: As `load_profile`.
     """
     try:
-        content = msgspec.json.decode(path.read_bytes(), type=_File)
-        profile = _profile(content.profile)
+        text = read_whole(path, _MAX_BYTES)
     except OSError as error:
         raise InputError(str(path), f"cannot be read ({error.strerror})", _REMEDY) from error
+    try:
+        content = msgspec.json.decode(text, type=_File)
+        profile = _profile(content.profile)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError(str(path), f"is no broadcast profile ({error})", _REMEDY) from error
     except InputError as error:
@@ -117,6 +119,7 @@ def load_record(path: Path) -> ProfileRecord:
     return ProfileRecord(profile, content.digest_bytes_per_ms, content.host, tuple(content.measured))
 
 
+_MAX_BYTES = 1 << 24
 _REMEDY = "`epdsim calibrate -o FILE` writes one"
 
 

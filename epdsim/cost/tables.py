@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
+from io import StringIO
 from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
 
 from epdsim.core.errors import InputError
+from epdsim.core.files import read_whole
 from epdsim.cost.hardware import gpu
 from epdsim.cost.models import plain_name
+
+_MAX_BYTES = 1 << 26
 
 
 class LmRow(NamedTuple):
@@ -76,12 +80,11 @@ def read_encode_rows(path: Path, which: Selection = ANY) -> list[EncodeRow]:
 
 def _selected(path: Path, which: Selection, columns: Sequence[str]) -> list[tuple[str, Mapping[str, str]]]:
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            missing = [name for name in columns if name not in (reader.fieldnames or ())]
-            if missing:
-                raise InputError(f"{path}", f"has no column {', '.join(missing)}")
-            lines: list[tuple[str, Mapping[str, str]]] = [(f"{path}:{reader.line_num}", line) for line in reader]
+        reader = csv.DictReader(StringIO(read_whole(path, _MAX_BYTES).decode("utf-8"), newline=""))
+        missing = [name for name in columns if name not in (reader.fieldnames or ())]
+        if missing:
+            raise InputError(f"{path}", f"has no column {', '.join(missing)}")
+        lines: list[tuple[str, Mapping[str, str]]] = [(f"{path}:{reader.line_num}", line) for line in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path}", f"cannot be read as a CSV table ({error})") from error
     chosen = [(place, line) for place, line in lines if _matches(line, which)]

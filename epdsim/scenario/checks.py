@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from epdsim.core.errors import InputError
 from epdsim.scenario.goodput import searches_goodput
-from epdsim.scenario.points import GOODPUT, Point, check_metric, matches
-from epdsim.scenario.schema import AxisValue, DeviationClaim, EqualClaim, FitSpec, GapClaim, ScenarioSpec
+from epdsim.scenario.points import GOODPUT, Point, check_metric, described, matches, more_is_better
+from epdsim.scenario.schema import AxisValue, DeviationClaim, EqualClaim, FitSpec, GapClaim, PlanSpec, ScenarioSpec
 from epdsim.scenario.yaml_file import KeyPath, YamlFile
+
+POOLS = ("fleet.encode.count", "fleet.prefill.count", "fleet.decode.count", "fleet.render.count")
+"""Keys of the numbers of instances, which a plan may choose."""
 
 Where = Mapping[str, Sequence[AxisValue]]
 
@@ -30,13 +34,29 @@ def check_references(spec: ScenarioSpec, points: Sequence[Point], file: YamlFile
         checker.metric(one.metric, ("published", index, "metric"))
         checker.point(one.at, ("published", index, "at"))
         checker.has_goodput(one.metric, [one.at], ("published", index, "metric"))
-    for name in spec.slo:
-        checker.metric(name, ("slo", name))
-        checker.has_goodput(name, [], ("slo", name))
+    checker.published_once()
+    checker.level()
     if spec.fit is not None:
         checker.fit(spec.fit)
+    if spec.plan is not None:
+        checker.pools(spec.plan)
     for index, claim in enumerate(spec.claims):
         checker.claim(claim, ("claims", index))
+
+
+def is_hidden(spec: ScenarioSpec, points: Sequence[Point], axis: str, key: str) -> bool:
+    """Whether an axis sets a dotted key, or all that it stands in, in every run: whatever else is put there has no effect."""
+    return all(axis in point and any(covers(one, key) for one in _keys(spec, axis, point[axis])) for point in points)
+
+
+def covers(key: str, other: str) -> bool:
+    """Whether setting a dotted key replaces another one too."""
+    return other == key or other.startswith(f"{key}.")
+
+
+def _keys(spec: ScenarioSpec, axis: str, value: AxisValue) -> Iterable[str]:
+    meaning = spec.axes[axis]
+    return [meaning] if isinstance(meaning, str) else meaning.get(str(value), {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +100,43 @@ class _Checker:
                     rule = f"axis {axis!r} has no setting {unknown[0]!r}"
                     raise InputError(self.file.place(keys), rule, f"it has {', '.join(sorted(meaning))}")
 
+        self.runs_once()
+        for index, block in enumerate(self.spec.runs):
+            self.keys_once(index, block)
+
+    def runs_once(self) -> None:
+        seen: list[Point] = []
+        for point in self.points:
+            if dict(point) in seen:
+                told = described(point) or "without any axis"
+                raise InputError(self.file.place(("runs",)), f"the run {told} stands there twice", "keep one")
+            seen.append(dict(point))
+
+    def keys_once(self, index: int, block: Mapping[str, Sequence[AxisValue]]) -> None:
+        """Refuse an axis that replaces what one before it in the same run sets: the table would show what did not run."""
+        for axes in combinations(block, 2):
+            before, after = ({key for value in block[axis] for key in _keys(self.spec, axis, value)} for axis in axes)
+            lost = sorted(key for key in before if any(covers(other, key) for other in after))
+            if lost:
+                rule = f"the axes {axes[0]!r} and {axes[1]!r} both set {lost[0]!r}, and the last one wins"
+                raise InputError(self.file.place(("runs", index, axes[1])), rule, "vary it on one of them")
+
+    def published_once(self) -> None:
+        seen: list[tuple[Point, str]] = []
+        for index, one in enumerate(self.spec.published):
+            if (one.at, one.metric) in seen:
+                rule = f"{one.metric} is published for the same point twice"
+                raise InputError(self.file.place(("published", index)), rule, "keep one")
+            seen.append((one.at, one.metric))
+
+    def level(self) -> None:
+        for name in self.spec.slo:
+            self.metric(name, ("slo", name))
+            self.has_goodput(name, [], ("slo", name))
+            if more_is_better(name):
+                rule = "a service level bounds figures from above, and of this one more is better"
+                raise InputError(self.file.place(("slo", name)), rule, "bound a latency")
+
     def point(self, at: Point, keys: KeyPath) -> None:
         self.axes(at, keys)
         if not any(dict(point) == dict(at) for point in self.points):
@@ -96,6 +153,27 @@ class _Checker:
         if found < needed:
             rule = f"{found} published points match, fewer than the {needed} constants"
             raise InputError(self.file.place(("fit", "where")), rule, "name more points or fewer constants")
+        taken: dict[str, str] = {}
+        for name, parameter in wanted.parameters.items():
+            for key in parameter.sets:
+                place = self.file.place(("fit", "parameters", name, "sets", key))
+                if key in taken:
+                    raise InputError(place, f"the constant {taken[key]!r} sets the same key", "keep one")
+                taken[key] = name
+                self.unvaried(key, place)
+
+    def unvaried(self, key: str, place: str) -> None:
+        """Refuse a key that is put in for a run after its axis values and that one of these sets."""
+        for axis in dict.fromkeys(axis for point in self.points for axis in point):
+            if any(axis in point and key in _keys(self.spec, axis, point[axis]) for point in self.points):
+                raise InputError(place, f"the axis {axis!r} varies the same key", "vary it, or have it chosen")
+
+    def pools(self, wanted: PlanSpec) -> None:
+        for key in wanted.pools:
+            place = self.file.place(("plan", "pools", key))
+            if key not in POOLS:
+                raise InputError(place, "it is no number of instances", f"there are {', '.join(POOLS)}")
+            self.unvaried(key, place)
 
     def claim(self, claim: DeviationClaim | GapClaim | EqualClaim, keys: KeyPath) -> None:
         if isinstance(claim, GapClaim):

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from epdsim.scenario.points import Point, matches, metric
+from epdsim.core.errors import InputError
+from epdsim.scenario.points import Point, matches, metric, unit
 from epdsim.scenario.runner import RunResult, ScenarioResult
 from epdsim.scenario.schema import DeviationClaim, EqualClaim, GapClaim, PublishedSpec
 
@@ -47,11 +48,16 @@ class Verdict:
 def compare(result: ScenarioResult) -> tuple[Comparison, ...]:
     """Every published figure of the file beside its simulated one."""
     return tuple(
-        Comparison(
-            one.at, one.metric, one.value, metric(_run_at(result, one.at).metrics, one.metric), _role(one, result)
-        )
+        Comparison(one.at, one.metric, one.value, _simulated(one, result), _role(one, result))
         for one in result.scenario.spec.published
     )
+
+
+def _simulated(published: PublishedSpec, result: ScenarioResult) -> float:
+    try:
+        return metric(_run_at(result, published.at).metrics, published.metric)
+    except InputError as error:
+        raise error.at(f"published figure at {_say(published.at)}") from error
 
 
 def _role(published: PublishedSpec, result: ScenarioResult) -> Role:
@@ -64,7 +70,15 @@ def _role(published: PublishedSpec, result: ScenarioResult) -> Role:
 
 def judge(result: ScenarioResult) -> tuple[Verdict, ...]:
     """Every claim of the file."""
-    return tuple(_judge(claim, result) for claim in result.scenario.spec.claims)
+    return tuple(_judged(claim, result) for claim in result.scenario.spec.claims)
+
+
+def _judged(claim: DeviationClaim | GapClaim | EqualClaim, result: ScenarioResult) -> Verdict:
+    """A claim on a figure that a run has not fails: all else that the runs came to is shown all the same."""
+    try:
+        return _judge(claim, result)
+    except InputError as error:
+        return Verdict(False, f"{claim.kind} claim: {error}")
 
 
 def _judge(claim: DeviationClaim | GapClaim | EqualClaim, result: ScenarioResult) -> Verdict:
@@ -87,10 +101,11 @@ def _judge_deviation(claim: DeviationClaim, result: ScenarioResult) -> Verdict:
 
 def _judge_gap(claim: GapClaim, result: ScenarioResult) -> Verdict:
     high, low = (metric(_run_at(result, at).metrics, claim.metric) for at in (claim.high, claim.low))
+    told = unit(claim.metric)
     return Verdict(
         abs(high - low - claim.published) <= claim.within,
-        f"{claim.metric} gap from {_say(claim.low)} to {_say(claim.high)}: {high - low:.1f}, published {claim.published:g}, "
-        f"within {claim.within:g}",
+        f"{claim.metric} gap from {_say(claim.low)} to {_say(claim.high)}: {high - low:.1f}{told}, "
+        f"published {claim.published:g}{told}, within {claim.within:g}{told}",
     )
 
 

@@ -19,6 +19,7 @@ from epdsim.scenario.comparison import (
     check_installed,
     common_points,
     differences,
+    missing,
 )
 from epdsim.scenario.loader import load_scenario
 from epdsim.scenario.points import Point, check_metric, described
@@ -58,23 +59,47 @@ def run_compare(
         )
     if len(seeds) > 1:
         check_installed()
-    chosen = tuple(figures) or DEFAULT_FIGURES
+    for option, side in (("--base", base), ("--head", head)):
+        if any(override.partition("=")[0] == "seed" for override in side.overrides):
+            raise InputError(f"{option} seed=...", "both sides run on the same seeds", "choose them with --seeds")
+    chosen = tuple(dict.fromkeys(figures)) or DEFAULT_FIGURES
     for name in chosen:
         check_metric(name)
-    points = common_points(load_scenario(base.path, base.overrides), load_scenario(head.path, head.overrides))
+    points = common_points(
+        load_scenario(base.path, base.overrides, "--base"), load_scenario(head.path, head.overrides, "--head")
+    )
     with workers(processes) as run_jobs:
         done = run_jobs([*base.jobs(points, seeds), *head.jobs(points, seeds)])
     metrics = [result.metrics for result in done if result.metrics is not None]
     middle, count = len(metrics) // 2, len(seeds)
     found = differences(points, chosen, _by_point(metrics[:middle], count), _by_point(metrics[middle:], count))
+    absent = _absent(points, chosen, _by_point(metrics[:middle], count), _by_point(metrics[middle:], count))
     worse = [one for one in found if one.is_regression(tolerated_percent)]
     if as_json:
         rows = [dataclasses.asdict(one) | {"is_regression": one in worse} for one in found]
-        body = {"seeds": len(seeds), "tolerated_percent": tolerated_percent, "differences": rows}
+        body = {"seeds": len(seeds), "tolerated_percent": tolerated_percent, "differences": rows, "absent": absent}
         sys.stdout.write(json.dumps(body, indent=2, sort_keys=True) + "\n")
     else:
         _print(found, worse, seeds, tolerated_percent)
-    return not worse
+        for line in absent:
+            console().print(f"FAILS  {line}")
+    return not worse and not absent
+
+
+def _absent(
+    points: Sequence[Point],
+    figures: Sequence[str],
+    base: Sequence[Sequence[RunMetrics]],
+    head: Sequence[Sequence[RunMetrics]],
+) -> list[str]:
+    """Figures that the head has lost, or that neither side has though they were asked for, in words."""
+    told: list[str] = []
+    for point, before, after in zip(points, base, head, strict=True):
+        for figure in figures:
+            reason, on_base = missing(figure, after), missing(figure, before)
+            if reason and (not on_base or figures is not DEFAULT_FIGURES):
+                told.append(f"head{' at ' + described(point) if point else ''}: {reason}")
+    return told
 
 
 def _by_point(metrics: Sequence[RunMetrics], num_seeds: int) -> list[Sequence[RunMetrics]]:

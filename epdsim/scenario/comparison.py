@@ -16,7 +16,7 @@ from statistics import mean, stdev
 from epdsim.core.errors import InputError
 from epdsim.report.metrics import RunMetrics
 from epdsim.scenario.loader import Scenario
-from epdsim.scenario.points import Point, described, metric
+from epdsim.scenario.points import Point, described, metric, more_is_better
 
 DEFAULT_FIGURES = (
     "ttft_ms.p50",
@@ -26,9 +26,8 @@ DEFAULT_FIGURES = (
     "e2e_ms.mean",
     "request_throughput_per_s",
 )
+NOT_SERVED = "requests not served"
 CONFIDENCE = 0.95
-
-_MORE_IS_BETTER = ("throughput", "hit", "completed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +62,13 @@ class Difference:
 
     def is_regression(self, tolerated_percent: float) -> bool:
         """Whether it is worse by more than is tolerated, for certain as far as the seeds say."""
+        if self.figure == NOT_SERVED and self.head > self.base:
+            return True
         return self.worse_by_percent > tolerated_percent
 
     def __str__(self) -> str:
         place = f" at {described(self.point)}" if self.point else ""
         return f"{self.figure}{place}: {self.base:,.4g} to {self.head:,.4g} ({self.change_percent:+.1f} %)"
-
-
-def more_is_better(figure: str) -> bool:
-    """Whether a larger value of a figure is the better one."""
-    return any(word in figure for word in _MORE_IS_BETTER)
 
 
 def common_points(base: Scenario, head: Scenario) -> tuple[Point, ...]:
@@ -101,14 +97,30 @@ def differences(
         base: By point, the metrics of each seed.
         head: The same of the other side, with the same seeds.
 
-    Raises:
-        InputError: A figure was not taken because nothing completed.
+    Returns:
+        Those of the figures that every run of a point has. Beside them stand the requests that were not served, where there are
+        any: of a side that serves less the latencies say nothing.
     """
-    return [
-        _difference(point, figure, [metric(one, figure) for one in before], [metric(one, figure) for one in after])
-        for point, before, after in zip(points, base, head, strict=True)
-        for figure in figures
-    ]
+    found: list[Difference] = []
+    for point, before, after in zip(points, base, head, strict=True):
+        lost = [[float(one.failed + one.refused + one.unfinished) for one in side] for side in (before, after)]
+        if any(map(any, lost)):
+            found.append(_difference(point, NOT_SERVED, *lost))
+        for figure in figures:
+            if not missing(figure, (*before, *after)):
+                sides = [[metric(one, figure) for one in side] for side in (before, after)]
+                found.append(_difference(point, figure, *sides))
+    return found
+
+
+def missing(figure: str, runs: Sequence[RunMetrics]) -> str:
+    """Why a figure was not taken of some of the runs; empty when it was of all."""
+    for one in runs:
+        try:
+            metric(one, figure)
+        except InputError as error:
+            return str(error)
+    return ""
 
 
 def _difference(point: Point, figure: str, base: Sequence[float], head: Sequence[float]) -> Difference:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from epdsim.core.errors import InputError
 from epdsim.report.metrics import RunMetrics
 from epdsim.scenario.loader import Scenario
 from epdsim.scenario.points import Point, matches, metric
@@ -61,6 +62,7 @@ def fit_constants(scenario: Scenario, run: RunPoint) -> Fit:
     best = residuals(logs)
     for _ in range(_ROUNDS):
         jacobian = np.column_stack([(residuals(logs + _MOVE * unit) - best) / _MOVE for unit in np.eye(len(names))])
+        _need_effect(scenario, names, jacobian)
         step = np.clip(np.linalg.lstsq(jacobian, -best, rcond=None)[0], -_LARGEST_STEP, _LARGEST_STEP).astype(
             np.float64
         )
@@ -71,6 +73,14 @@ def fit_constants(scenario: Scenario, run: RunPoint) -> Fit:
     chosen = dict(zip(names, values, strict=True))
     rms_percent = 100.0 * float(np.sqrt(np.mean(best**2)))
     return Fit(chosen, _settings(wanted, values), wanted.metric, tuple(one.at for one in used), rms_percent)
+
+
+def _need_effect(scenario: Scenario, names: Sequence[str], jacobian: Vector) -> None:
+    for name, effects in zip(names, jacobian.T, strict=True):
+        if not effects.any():
+            place = scenario.file.place(("fit", "parameters", name))
+            rule = "moving this constant changes none of the figures to fit"
+            raise InputError(place, rule, "leave it out, or start it where it has an effect")
 
 
 def _settings(wanted: FitSpec, values: Sequence[float]) -> dict[str, float]:

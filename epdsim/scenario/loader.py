@@ -14,11 +14,12 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from epdsim.core.errors import InputError
-from epdsim.scenario.checks import check_references
+from epdsim.scenario.checks import check_references, is_hidden
 from epdsim.scenario.goodput import searches_goodput
 from epdsim.scenario.points import Point
 from epdsim.scenario.schema import AxisValue, ScenarioSpec
 from epdsim.scenario.yaml_file import KeyPath, YamlFile, load_yaml, parse_value, short
+from epdsim.workload.specs import resolve_path
 
 _LARGEST = 1e30
 """Of all numbers in a file; the inverse is the smallest but 0."""
@@ -66,22 +67,25 @@ class Scenario:
         return {meaning: value} if isinstance(meaning, str) else meaning[str(value)]
 
 
-def load_scenario(path: Path, overrides: Iterable[str] = ()) -> Scenario:
+def load_scenario(path: Path, overrides: Iterable[str] = (), option: str = "--set") -> Scenario:
     """Read, check and expand a scenario file.
 
     Args:
         path: The YAML file.
         overrides: `dotted.key=value` settings from the command line; the value is YAML.
+        option: What they stand behind, for errors.
 
     Raises:
         InputError: With line and key.
     """
     file = load_yaml(path)
+    settings: list[str] = []
     for override in overrides:
         key, separator, value = override.partition("=")
         if not separator:
-            raise InputError(f"--set {override!r}", "it has no '='", "write dotted.key=value")
-        put(file.data, key, parse_value(value, f"--set {override!r}"), file)
+            raise InputError(f"{option} {override!r}", "it has no '='", "write dotted.key=value")
+        put(file.data, key, parse_value(value, f"{option} {override!r}"), file)
+        settings.append(key)
     spec = validate(file.data, file)
     scenario = Scenario(file, spec, tuple(_points(spec)))
     check_references(spec, scenario.points, file)
@@ -89,7 +93,31 @@ def load_scenario(path: Path, overrides: Iterable[str] = ()) -> Scenario:
         scenario.at(point)
         if spec.goodput is not None and searches_goodput(spec, point):
             scenario.at(point, {spec.goodput.key: spec.goodput.low})
+    for key in settings:
+        hiding = [axis for axis in spec.axes if is_hidden(spec, scenario.points, axis, key)]
+        if hiding:
+            told = f"the axis {hiding[0]!r} sets this key in every run, so that it has no effect"
+            raise InputError(f"{option} {key}=...", told, "change 'axes' or 'runs' instead")
+    for axis in spec.axes:
+        if not any(axis in point for point in scenario.points):
+            _check_unused(scenario, axis)
     return scenario
+
+
+def _check_unused(scenario: Scenario, axis: str) -> None:
+    """See that an axis that no run uses could be used: its settings fit the file, or its key is one of the form."""
+    meaning, file = scenario.spec.axes[axis], scenario.file
+    if not isinstance(meaning, str):
+        for name in meaning:
+            scenario.at({axis: name})
+        return
+    data = copy.deepcopy(file.data)
+    try:
+        put(data, meaning, None, file)
+        ScenarioSpec.model_validate(data)
+    except ValidationError as error:
+        if any(one["type"] == "extra_forbidden" for one in error.errors(include_url=False)):
+            raise YamlFile(file.path, data, file.lines).explain(error) from error
 
 
 def validate(data: dict[str, Any], file: YamlFile) -> ScenarioSpec:
@@ -99,6 +127,22 @@ def validate(data: dict[str, Any], file: YamlFile) -> ScenarioSpec:
         return ScenarioSpec.model_validate(data)
     except ValidationError as error:
         raise YamlFile(file.path, data, file.lines).explain(error) from error
+
+
+def files_named(value: object, folder: Path) -> Iterator[Path]:
+    """Files that a text anywhere in plain data names: what a run may read."""
+    if isinstance(value, dict):
+        value = list(cast("dict[object, object]", value).values())
+    if isinstance(value, list):
+        for one in cast("list[object]", value):
+            yield from files_named(one, folder)
+    elif isinstance(value, str) and "\0" not in value:
+        try:
+            path = resolve_path(value, folder)
+            if path.is_file():
+                yield path
+        except (InputError, OSError):
+            return  # a text that is no path at all
 
 
 def _check_numbers(value: object, file: YamlFile, keys: KeyPath = ()) -> None:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from epdsim.report.table import console, print_table
 from epdsim.scenario.loader import Scenario, load_scenario
-from epdsim.scenario.planning import Plan, Planner, Trial, binding_pool, plan_of, pool_utilisation
+from epdsim.scenario.planning import Plan, Planner, Trial, binding_pool, check_plan, plan_of, pool_utilisation, pools_at
 from epdsim.scenario.points import Point, described, metric
 from epdsim.scenario.runner import count_requests
 from epdsim.scenario.sweep import Job, JobResult, run_job, workers
@@ -31,11 +31,13 @@ class Answer:
         point: Its axis values.
         plan: The search.
         check: The answer under the settings of `plan.check`; None where it was not asked for.
+        left_out: Pools of the plan that the point's topology has not.
     """
 
     point: Point
     plan: Plan
     check: JobResult | None
+    left_out: tuple[str, ...] = ()
 
 
 def run_plan(
@@ -47,7 +49,7 @@ def run_plan(
         InputError: The file cannot be used, or no fleet within its bounds meets its service level.
     """
     scenario = load_scenario(path, overrides)
-    plan_of(scenario)
+    check_plan(scenario, overrides)
     chosen = scenario.spec.seed if seed is None else seed
     answers = [
         _answer(scenario, overrides, point, chosen, processes, wants_check=wants_check) for point in scenario.points
@@ -71,14 +73,14 @@ def _answer(
     wanted, spec = plan_of(scenario), scenario.spec
     num_requests = count_requests(scenario, point, seed)
     job = Job(scenario.file.path, tuple(overrides), point, seed, slo=spec.slo, num_requests=num_requests)
+    pools, left_out = pools_at(scenario, point)
     with workers(processes) as run_jobs, _Progress(described(point)) as progress:
-        plan = Planner(wanted, job, run_jobs, progress).search()
+        plan = Planner(pools, job, run_jobs, progress).search()
     check = None
     if wants_check:
-        settings = tuple(f"{key}={json.dumps(value)}" for key, value in wanted.check.items())
         fleet = dict(zip(plan.pools, plan.answer.fleet, strict=True))
-        check = run_job(replace(job, overrides=(*overrides, *settings), constants=fleet, num_requests=0))
-    return Answer(point, plan, check)
+        check = run_job(replace(job, constants={**wanted.check, **fleet}, num_requests=0))
+    return Answer(point, plan, check, left_out)
 
 
 class _Progress:
@@ -132,6 +134,8 @@ def _print_answer(one: Answer, slo: Mapping[str, float]) -> None:
         title, ["fleet", *pools, "GPUs", *(f"{name} (most {bound:g})" for name, bound in slo.items()), "level"], rows
     )
     out = console()
+    if one.left_out:
+        out.print(f"left out, for the topology has no such pool: {', '.join(one.left_out)}")
     busy = pool_utilisation(plan.answer.result)
     out.print(
         "busiest instance of each pool: " + ", ".join(f"{pool} {100 * share:.0f} %" for pool, share in busy.items())
@@ -164,6 +168,7 @@ def _as_data(one: Answer) -> dict[str, object]:
 
     return {
         "at": one.point,
+        "left_out": one.left_out,
         "assumed": ASSUMED,
         "answer": trial(one.plan.answer),
         "neighbours": [trial(tried) for tried in one.plan.neighbours],

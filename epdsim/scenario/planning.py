@@ -14,7 +14,8 @@ from itertools import product
 
 from epdsim.core.errors import InputError
 from epdsim.scenario.loader import Scenario
-from epdsim.scenario.schema import PlanSpec
+from epdsim.scenario.points import Point, described
+from epdsim.scenario.schema import PlanSpec, PoolBounds
 from epdsim.scenario.sweep import Job, JobResult
 
 Fleet = tuple[int, ...]
@@ -56,19 +57,23 @@ class Planner:
     """A search over the numbers of instances of a scenario's pools.
 
     Args:
-        wanted: The scenario's `plan` section.
+        pools: Bounds by the dotted keys of the numbers of instances.
         job: A run of the scenario; each trial is this with the pools' sizes put in.
         run_jobs: Runs jobs, at best several at a time.
         on_trial: Told each trial.
     """
 
     def __init__(
-        self, wanted: PlanSpec, job: Job, run_jobs: RunJobs, on_trial: Callable[[Trial], None] = lambda _: None
+        self,
+        pools: Mapping[str, PoolBounds],
+        job: Job,
+        run_jobs: RunJobs,
+        on_trial: Callable[[Trial], None] = lambda _: None,
     ) -> None:
-        self._wanted, self._job, self._run_jobs, self._on_trial = wanted, job, run_jobs, on_trial
-        self._pools = tuple(wanted.pools)
-        self._bounds = tuple((pool.low, pool.high) for pool in wanted.pools.values())
-        self._prices = tuple(pool.gpus for pool in wanted.pools.values())
+        self._job, self._run_jobs, self._on_trial = job, run_jobs, on_trial
+        self._pools = tuple(pools)
+        self._bounds = tuple((pool.low, pool.high) for pool in pools.values())
+        self._prices = tuple(pool.gpus for pool in pools.values())
         self._known: dict[Fleet, Trial] = {}
 
     def search(self) -> Plan:
@@ -166,6 +171,37 @@ def pool_utilisation(result: JobResult) -> Mapping[str, float]:
         pool = instance.rpartition("-")[0] or instance
         found[pool] = max(found.get(pool, 0.0), busy_ms / metrics.duration_ms)
     return found
+
+
+def pools_at(scenario: Scenario, point: Point) -> tuple[dict[str, PoolBounds], tuple[str, ...]]:
+    """The pools to size that a point's topology has, and the keys of those that it has not.
+
+    Raises:
+        InputError: It has none of them.
+    """
+    wanted, topology = plan_of(scenario).pools, scenario.at(point).fleet.topology
+    absent = {"fleet.encode.count": not topology.startswith("e+"), "fleet.decode.count": not topology.endswith("p+d")}
+    left_out = tuple(key for key in wanted if absent.get(key))
+    if len(left_out) == len(wanted):
+        place = scenario.file.place(("plan", "pools", left_out[0]))
+        told = f" at {described(point)}" if point else ""
+        raise InputError(place, f"the topology{told} is {topology!r}, which has no such pool", "name one that it has")
+    return {key: bounds for key, bounds in wanted.items() if key not in left_out}, left_out
+
+
+def check_plan(scenario: Scenario, overrides: Sequence[str]) -> None:
+    """See that all that a plan will ask for can be had, before the search.
+
+    Raises:
+        InputError: A topology has none of the pools, a setting of `check` does not fit the file, or a pool is set for nothing.
+    """
+    wanted = plan_of(scenario)
+    for key in (override.partition("=")[0] for override in overrides):
+        if key in wanted.pools:
+            raise InputError(f"--set {key}=...", "the plan chooses this number", f"set the bounds in plan.pools.{key}")
+    for point in scenario.points:
+        pools_at(scenario, point)
+        scenario.at(point, wanted.check)
 
 
 def plan_of(scenario: Scenario) -> PlanSpec:

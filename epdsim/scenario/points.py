@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import get_args, get_type_hints
@@ -25,6 +26,7 @@ _ENTRIES: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(_DISTRIBUTIONS, tuple(one.name for one in fields(Distribution))),
 }
 """What may stand behind the dot, where that is a closed list."""
+_INSTANCE = re.compile(r"(engine|encode|prefill|decode)-\d+", re.ASCII)
 _OPEN = frozenset({"busy_ms", "failures"})
 """Figures with an entry for whatever instance or reason there was."""
 
@@ -52,7 +54,7 @@ def metric(metrics: RunMetrics, name: str) -> float:
         rule = "none was searched for here"
         raise InputError(f"metric {name!r}", rule, "give the scenario a goodput section, and leave the rate to it")
     if value is None:
-        raise InputError(f"metric {name!r}", "no request completed of which it could be taken", _why(metrics))
+        raise InputError(f"metric {name!r}", "no request completed of which it could be taken", _why(name, metrics))
     if isinstance(value, Distribution):
         return float(asdict(value)[rest or "mean"])
     if isinstance(value, Mapping):
@@ -83,10 +85,34 @@ def check_metric(name: str) -> None:
     head, dot, rest = name.partition(".")
     if head not in _FIGURES:
         raise InputError(f"metric {name!r}", "there is no such figure", f"there are {', '.join(sorted(_FIGURES))}")
+    if dot and head == "busy_ms" and not _INSTANCE.fullmatch(rest):
+        raise InputError(
+            f"metric {name!r}", f"{rest!r} is no instance", "they are called engine-0, encode-0, prefill-1"
+        )
+    if dot and not rest:
+        raise InputError(f"metric {name!r}", "nothing stands behind the dot", "name an entry, or leave the dot out")
     if dot and head not in _OPEN and rest not in _ENTRIES.get(head, ()):
         known = ", ".join(_ENTRIES.get(head, ())) or "nothing"
         raise InputError(f"metric {name!r}", f"{head} has no {rest!r}", f"it has {known}")
 
 
-def _why(metrics: RunMetrics) -> str:
-    return next(iter(metrics.failures), "see the books: injected, completed, failed, refused")
+def unit(name: str) -> str:
+    """The unit of a figure, with a space in front; empty where it is a number of things."""
+    head, _, rest = name.partition(".")
+    if rest == "count":
+        return ""
+    return next((f" {told}" for mark, told in _UNITS if mark in head), "")
+
+
+_UNITS = (("per_s", "/s"), ("_ms", "ms"), ("bytes", "B"))
+
+
+def more_is_better(figure: str) -> bool:
+    """Whether a larger value of a figure is the better one."""
+    return any(word in figure for word in ("throughput", "hit", "completed"))
+
+
+def _why(name: str, metrics: RunMetrics) -> str:
+    if metrics.failures:
+        return next(iter(metrics.failures))
+    return "requests need two output tokens for one" if name.startswith("tpot") else "warm-up requests give none"

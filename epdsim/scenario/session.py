@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from epdsim.core.files import check_place
+from epdsim.core.files import check_apart, check_place
 from epdsim.cost.profile import load_profile
 from epdsim.events import Event, NdjsonWriter, PerfettoWriter, RequestFailed, RequestFinished, Sink
 from epdsim.report.figures import check_installed
@@ -22,7 +22,7 @@ from epdsim.report.metrics import RunMetrics
 from epdsim.report.observer import RunObserver
 from epdsim.report.table import console, millis, print_text
 from epdsim.scenario.claims import Verdict, compare, judge
-from epdsim.scenario.loader import Scenario, load_scenario
+from epdsim.scenario.loader import Scenario, files_named, load_scenario
 from epdsim.scenario.points import Point, described
 from epdsim.scenario.runner import RunResult, ScenarioResult, run_scenario
 from epdsim.scenario.tables import assumptions, comparison_tables, run_tables, scenario_report, write_csv
@@ -51,6 +51,7 @@ def run_simulated(
     """Run a scenario file with size-only payloads; whether every claim in it holds."""
     files.check()
     scenario = load(path, overrides, profile)
+    check_apart(files.named(), [path, *filter(None, [profile]), *files_named(scenario.file.data, scenario.folder)])
     observers: dict[str, RunObserver | None] = {}
     with ExitStack() as stack:
         progress = stack.enter_context(Progress(len(scenario.points)))
@@ -67,12 +68,12 @@ def run_simulated(
         result = run_scenario(
             scenario, seed=seed, sinks_for=sinks_for, on_run=progress.start, wants_detail=writer is not None
         )
+    if files.csv is not None:
+        write_csv(files.csv, result)
     verdicts = judge(result)
     if files.html is not None:
         seen = {at: observer for at, observer in observers.items() if observer}
         write_html(files.html, scenario_report(result, verdicts, seen))
-    if files.csv is not None:
-        write_csv(files.csv, result)
     if as_json:
         sys.stdout.write(as_json_text(result, verdicts))
     else:
@@ -96,15 +97,19 @@ class OutputFiles:
     csv: Path | None = None
     perfetto: Path | None = None
 
+    def named(self) -> dict[str, Path]:
+        """Those that are wanted, by option."""
+        wanted = {"--events": self.events, "--html": self.html, "--csv": self.csv, "--perfetto": self.perfetto}
+        return {option: path for option, path in wanted.items() if path is not None}
+
     def check(self) -> None:
         """See that each can be written, before the work.
 
         Raises:
             InputError: One cannot, or what draws the figures is not installed.
         """
-        for path in (self.events, self.html, self.csv, self.perfetto):
-            if path is not None:
-                check_place(path, str(path))
+        for path in self.named().values():
+            check_place(path, str(path))
         if self.html is not None:
             check_installed()
 

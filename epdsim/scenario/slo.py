@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import floor
 
-from epdsim.core.errors import EpdsimError
+from epdsim.core.errors import EpdsimError, InputError
 from epdsim.core.request import WARM_UP
 from epdsim.events import Event, FirstToken, RequestArrived, RequestFailed, RequestFinished
 from epdsim.report.metrics import RunMetrics
@@ -47,7 +47,10 @@ def missed(metrics: RunMetrics, slo: Mapping[str, float]) -> tuple[Missed, ...]:
     if metrics.failed or metrics.refused or metrics.unfinished:
         lost = float(metrics.failed + metrics.refused + metrics.unfinished)
         return (Missed("requests not served", 0.0, lost),)
-    found = {name: metric(metrics, name) for name in slo}
+    try:
+        found = {name: metric(metrics, name) for name in slo}
+    except InputError as error:
+        raise error.at("service level") from error
     return tuple(Missed(name, slo[name], value) for name, value in found.items() if value > slo[name])
 
 

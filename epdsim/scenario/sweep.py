@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
+from threading import Thread
 
 from epdsim.report.metrics import RunMetrics
+from epdsim.report.table import console
 from epdsim.scenario.loader import Scenario, load_scenario
 from epdsim.scenario.points import Point
 from epdsim.scenario.runner import run_point
@@ -76,20 +80,87 @@ def run_job(job: Job, scenario: Scenario | None = None) -> JobResult:
 def workers(count: int | None = None) -> Iterator[Callable[[Sequence[Job]], list[JobResult]]]:
     """Worker processes for a while: a function that runs jobs on them and gives the results in order.
 
+    A process that ends abruptly, as when memory is short, takes no result with it but its own: what is not done is run again, on
+    half as many processes, which is told on stderr. When the block fails or is interrupted, the processes end at once.
+
     Args:
         count: Processes; by default one per core. One job, or one process, runs in this process.
 
     Raises:
         InputError: From a job that cannot be built.
     """
-    number = count or os.cpu_count() or 1
-    # A fresh interpreter per process: threads of numerical libraries do not survive a fork.
-    with ProcessPoolExecutor(number, mp_context=get_context("spawn")) as pool:
+    team = _Team(count or os.cpu_count() or 1)
+    try:
+        yield team.run
+    finally:
+        team.end()
 
-        def run(jobs: Sequence[Job]) -> list[JobResult]:
-            if number == 1 or len(jobs) == 1:
-                return [run_job(job) for job in jobs]
-            futures: list[Future[JobResult]] = [pool.submit(run_job, job) for job in jobs]
-            return [future.result() for future in futures]
 
-        yield run
+class _Team:
+    """Worker processes, started when the first jobs come."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._pool: ProcessPoolExecutor | None = None
+        self._others = frozenset[int | None]()
+
+    def run(self, jobs: Sequence[Job]) -> list[JobResult]:
+        """Run jobs; their results in order."""
+        done: dict[int, JobResult] = {}
+        while len(done) < len(jobs):
+            left = [index for index in range(len(jobs)) if index not in done]
+            if self._count == 1 or len(left) == 1:
+                done |= {index: run_job(jobs[index]) for index in left}
+            else:
+                self._run_beside(jobs, left, done)
+        return [done[index] for index in range(len(jobs))]
+
+    def _run_beside(self, jobs: Sequence[Job], left: Sequence[int], done: dict[int, JobResult]) -> None:
+        try:
+            pool = self._started(len(left))
+            futures = {index: pool.submit(run_job, jobs[index]) for index in left}
+            wait(futures.values(), return_when=FIRST_EXCEPTION)
+            for index, future in futures.items():
+                error = future.exception() if future.done() else None
+                if error is not None and not isinstance(error, BrokenProcessPool):
+                    raise error
+                if future.done() and error is None:
+                    done[index] = future.result()
+            broken = len(done) < len(jobs)
+        except BrokenProcessPool:
+            broken = True
+        if broken:
+            self.end()
+            self._count //= 2
+            told = f"{len(jobs) - len(done)} of {len(jobs)} runs start again on {self._count}, the others are kept"
+            console(stderr=True).print(f"epdsim: a worker process ended abruptly (is memory short?); {told}")
+
+    def _started(self, num_jobs: int) -> ProcessPoolExecutor:
+        if self._pool is None:
+            self._others = frozenset(child.pid for child in active_children())
+            # A fresh interpreter per process: threads of numerical libraries do not survive a fork.
+            spawn = get_context("spawn")
+            self._pool = ProcessPoolExecutor(min(self._count, num_jobs), mp_context=spawn, initializer=_follow_parent)
+        return self._pool
+
+    def end(self) -> None:
+        """End the processes, whatever they do."""
+        if self._pool is not None:
+            for child in active_children():
+                if child.pid not in self._others:
+                    child.terminate()
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+
+def _follow_parent() -> None:
+    """A worker leaves interrupts to the process that started it, and ends when that is gone, however it went."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+    if parent is not None:
+
+        def follow() -> None:
+            parent.join()
+            os._exit(1)
+
+        Thread(target=follow, daemon=True).start()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Literal
 
 import numpy as np
@@ -78,17 +78,19 @@ class MediaDrawer:
         sizes = spec.size.draw(named_stream(seed, name, "pool"), pool_size)
         self._pool = [media_ref(f"{name}/pool/{index}", size) for index, size in enumerate(sizes)]
 
-    def draw(self, rng: np.random.Generator, contents: Sequence[str]) -> list[MediaRef]:
-        """One picture per name in `contents`; the name is its identity unless the pool gives it another."""
-        drawn = [
-            media_ref(content, size)
-            for content, size in zip(contents, self._size.draw(rng, len(contents)), strict=True)
-        ]
-        if self._pool:
-            coins, indices = rng.random(len(drawn)), rng.integers(len(self._pool), size=len(drawn))
-            for place in np.flatnonzero(coins < self._probability):
-                drawn[place] = self._pool[indices[place]]
-        return drawn
+    def draw(self, rng: np.random.Generator, count: int, contents: Iterable[str]) -> Iterator[MediaRef]:
+        """One picture per name in `contents`, `count` in all; the name is its identity unless the pool gives it another.
+
+        All chance is drawn here, and a picture made when it is asked for: of a block most may never be.
+        """
+        sizes = self._size.draw(rng, count)
+        if not self._pool:
+            return map(media_ref, contents, sizes)
+        coins, indices = rng.random(count), rng.integers(len(self._pool), size=count)
+        chosen = zip(contents, sizes, (coins < self._probability).tolist(), indices.tolist(), strict=True)
+        return (
+            self._pool[index] if is_reused else media_ref(content, size) for content, size, is_reused, index in chosen
+        )
 
 
 def insert_media(

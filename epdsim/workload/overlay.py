@@ -68,7 +68,7 @@ def overlay_images(requests: Iterable[WorkloadRequest], spec: OverlaySpec, seed:
     def pictures(owner: str) -> tuple[list[MediaRef], np.random.Generator]:
         rng = streams.generator(owner)
         count = draw_counts(spec, rng, 1)[0]
-        return drawer.draw(rng, [f"overlay/{owner}/{index}" for index in range(count)]), rng
+        return list(drawer.draw(rng, count, [f"overlay/{owner}/{index}" for index in range(count)])), rng
 
     for request in requests:
         text = [part for part in request.parts if isinstance(part, TokenRun)]

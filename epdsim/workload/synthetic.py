@@ -79,12 +79,12 @@ class PromptDrawer:
         if self._drawer is None or self._spec.images is None:
             return repeat([], len(request_ids))
         counts = draw_counts(self._spec.images, self._count, len(request_ids))
-        contents = [
+        contents = (
             f"{request_id}/{index}"
             for request_id, count in zip(request_ids, counts, strict=True)
             for index in range(count)
-        ]
-        drawn = iter(self._drawer.draw(self._media, contents))
+        )
+        drawn = self._drawer.draw(self._media, sum(counts), contents)
         return ([next(drawn) for _ in range(count)] for count in counts)
 
     def _parts(self, request_id: str, text_tokens: int, pictures: list[MediaRef]) -> Parts:

@@ -27,7 +27,7 @@ def require_file(path: Path, what: str) -> Path:
         InputError: There is no such file.
     """
     if not path.is_file():
-        rule = "is a folder, not a file" if path.is_dir() else "no such file"
+        rule = "is a folder, not a file" if path.is_dir() else "is no plain file" if path.exists() else "no such file"
         raise InputError(f"{what} {str(path)!r}", rule, "check the path; a relative one starts at the scenario file")
     return path
 

@@ -40,7 +40,9 @@ def test_processes_change_nothing(epdsim):
         (["small.yaml"], "base and head are the same"),
         (["small.yaml", "missing.yaml"], "missing.yaml"),
         (["small.yaml", "--head", "fleet.cooks=3"], "cooks"),
-        (["small.yaml", "--head", "seed=1", "--figure", "speed"], "there is no such figure"),
+        (["small.yaml", "--head", "seed=1"], "choose them with --seeds"),
+        (["small.yaml", "--head", "costs.hop_ms"], "--head 'costs.hop_ms': it has no '='"),
+        (["small.yaml", "--head", "title=x", "--figure", "speed"], "there is no such figure"),
         (
             ["small.yaml", "--head", "runs=[{topology: [apart], ranks: [9]}]", "--head", "claims=[]"],
             "it runs no point that",

@@ -74,6 +74,21 @@ def test_the_check_runs_under_its_own_settings(epdsim, scenario):
             "low is 4, more than high, which is 3",
         ),
         (["plan.yaml", "--set", "plan.pools={fleet.cooks.count: {high: 3}}"], "fleet.cooks"),
+        (["plan.yaml", "--set", "plan.pools={fleet.prefill.tp: {high: 3}}"], "it is no number of instances"),
+        (["plan.yaml", "--set", "fleet.prefill.count=2"], "the plan chooses this number"),
+        (["plan.yaml", "--set", "plan.check={nonsense: 3}"], "no such key"),
+        (
+            ["plan.yaml", "--set", "workload.output_tokens=1"],
+            "service level: metric 'tpot_ms.p99': no request completed",
+        ),
+        (
+            ["plan.yaml", "--set", "fleet.topology=p+d", "--set", "plan.pools={fleet.encode.count: {high: 3}}"],
+            "the topology is 'p+d', which has no such pool",
+        ),
+        (
+            ["plan.yaml", "--set", "axes.n=fleet.encode.count", "--set", "runs=[{n: [1, 2]}]"],
+            "the axis 'n' varies the same key",
+        ),
     ],
 )
 def test_wrong_input_is_one_sentence(epdsim, scenario, words, told):
@@ -81,3 +96,11 @@ def test_wrong_input_is_one_sentence(epdsim, scenario, words, told):
     assert (done.code, done.out) == (2, "")
     assert told in done.err
     assert done.err.count("\n") == 1
+
+
+def test_a_pool_that_the_topology_has_not_is_left_out_and_told(epdsim, scenario):
+    words = ("plan", scenario, "--set", "fleet.topology=e+pd", "--processes", "1")
+    (one,) = json.loads(epdsim(*words, "--json").out)
+    assert one["left_out"] == ["fleet.decode.count"]
+    assert sorted(one["answer"]["fleet"]) == ["fleet.encode.count", "fleet.prefill.count"]
+    assert "left out, for the topology has no such pool: fleet.decode.count" in epdsim(*words).out

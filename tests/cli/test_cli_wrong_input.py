@@ -15,6 +15,8 @@ CUT_CSV = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,
 CUT_JSONL = '{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [0, 1]}\n{"timestamp": 10, "input_le'
 NO_PIXELS = '{"timestamp": 0, "input_length": 6, "output_length": 5, "mm_items": [{"hash": "cat", "h": 0, "w": 640}]}\n'
 
+PUBLISHED = "{at: {topology: apart, ranks: 2}, metric: ttft_ms, value: 30}"
+
 SAME = "{id: a, output_tokens: 1, parts: [{text_tokens: 1}]}"
 
 
@@ -140,6 +142,16 @@ def test_a_wrong_scenario_file_is_told_with_line_and_key(refused, tmp_path, text
         ("workload.images.reuse.pool_size=1000000000", "pool_size': 1000000000", "less than"),
         ("claims=[{kind: equal, metrics: [], where: {}, across: ranks}]", "key 'claims.0.metrics'", "at least 1 item"),
         ("published=[{at: {ranks: 2}, metric: ttft_ms, value: 1}]", "key 'published.0.at'", "no run stands at"),
+        ("runs=[{ranks: [2, 2]}]", "key 'runs'", "the run ranks 2 stands there twice"),
+        ("runs=[{ranks: [1, true]}]", "key 'runs'", "the run ranks True stands there twice"),
+        ("axes.more=fleet.nowhere.count", "key 'fleet.nowhere'", "no such key"),
+        ("axes.more={a: {fleet.nowhere: 3}}", "key 'fleet.nowhere'", "no such key"),
+        ("fleet.prefill.tp=8", "--set fleet.prefill.tp=...", "the axis 'ranks' sets this key in every run"),
+        ("axes.topology={apart: {fleet.prefill.tp: 3}, together: {}}", "key 'runs.0.ranks'", "both set 'fleet.prefill.tp'"),
+        (f"published=[{PUBLISHED}, {PUBLISHED}]", "key 'published.1'", "for the same point twice"),
+        ("slo={completed: 1}", "key 'slo.completed'", "more is better"),
+        ("columns=[busy_ms.cook-0]", "key 'columns.0'", "'cook-0' is no instance"),
+        ("plan.pools={costs.hop_ms: {high: 3}}", "key 'plan.pools.costs.hop_ms'", "it is no number of instances"),
         ("published=[{at: {}, metric: ttft_ms, value: 0}]", "key 'published.0.value': 0", "greater"),
         ("fit={metric: ttft_ms, where: {}, parameters: {a: {start: 1, sets: {seed: 1}}}}", "key 'fit.where'", "0 published"),
     ],
@@ -237,3 +249,30 @@ def test_wrong_usage_is_told_after_the_usage_line(epdsim, words, rule):
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("Usage: epdsim")
     assert done.err.splitlines()[-1].startswith(f"Error: {rule}")
+
+
+@pytest.mark.parametrize(
+    ("key", "rule"),
+    [
+        ("costs.kv_link.latency_ms: 0", "moving this constant changes none of the figures to fit"),
+        ("fleet.prefill.tp: 1", "the axis 'ranks' varies the same key"),
+    ],
+)
+def test_a_constant_that_cannot_be_fitted_is_told(refused, key, rule):
+    fit = f"fit={{metric: ttft_ms, where: {{}}, parameters: {{a: {{start: 2, sets: {{{key}}}}}}}}}"
+    told = refused("run", "small.yaml", "--set", f"published=[{PUBLISHED}]", "--set", fit)
+    assert "key 'fit.parameters.a" in told
+    assert rule in told
+
+
+def test_a_claim_on_a_figure_that_a_run_has_not_fails_and_the_rest_is_shown(epdsim):
+    words = ("claims=[{kind: equal, metrics: [tpot_ms], where: {}, across: ranks}]", "workload.output_tokens=1")
+    done = epdsim("run", "small.yaml", *(word for one in words for word in ("--set", one)))
+    assert done.code == 1
+    assert done.out.splitlines()[-1].startswith("FAILS  equal claim: metric 'tpot_ms': no request completed")
+    assert "requests need two output tokens for one" in done.out
+
+
+def test_more_seeds_than_can_be_held_are_refused(refused):
+    for seeds in ("0:99999999999", "\u0660:\u0662", "0:" + "9" * 5000):
+        assert "--seeds" in refused("compare", "small.yaml", "--head", "title=x", "--seeds", seeds)

@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 
 from epdsim.report.metrics import Distribution, MetricsSink
-from epdsim.scenario.comparison import differences, more_is_better
+from epdsim.scenario.comparison import differences
+from epdsim.scenario.points import more_is_better
 
 PLAIN = MetricsSink().result()
 

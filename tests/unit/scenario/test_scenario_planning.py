@@ -48,7 +48,7 @@ def test_the_answer_is_the_cheapest_of_all_fleets_and_its_neighbours_miss(highs,
         return any(all(size >= least for size, least in zip(fleet, corner, strict=True)) for corner in corners)
 
     asked = []
-    planner = Planner(plan_spec(highs, prices), JOB, system(meets, asked))
+    planner = Planner(plan_spec(highs, prices).pools, JOB, system(meets, asked))
     every = list(product(*(range(1, high + 1) for high in highs)))
     fitting = [fleet for fleet in every if meets(fleet)]
     if not fitting:
@@ -75,7 +75,7 @@ def test_few_fleets_are_run_of_many() -> None:
     def meets(fleet):
         return all(size >= least for size, least in zip(fleet, (5, 9, 3), strict=True))
 
-    plan = Planner(plan_spec((64, 64, 64), (1, 1, 1)), JOB, system(meets, asked)).search()
+    plan = Planner(plan_spec((64, 64, 64), (1, 1, 1)).pools, JOB, system(meets, asked)).search()
     assert plan.answer.fleet == (5, 9, 3)
     assert len(asked) < 40
 
@@ -87,5 +87,5 @@ def test_the_largest_fleet_runs_to_its_end_and_the_others_may_be_given_up() -> N
         jobs.extend(asked)
         return [JobResult(None, ()) for _ in asked]
 
-    Planner(plan_spec((2, 1, 1), (1, 1, 1)), JOB, run_jobs).search()
+    Planner(plan_spec((2, 1, 1), (1, 1, 1)).pools, JOB, run_jobs).search()
     assert [job.num_requests for job in jobs] == [0, 10]
