@@ -25,7 +25,7 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdicts as JSON in place of stories.")] = False,
     show_all: Annotated[bool, typer.Option("--list", help="List all properties and leave.")] = False,
 ) -> None:
-    """Hunt for violations of the properties and tell each as a short story.
+    """Hunt for violations of the properties, told as stories.
 
     The exit code is 1 when a property is violated, 3 when none is and the premise of one was never reached.
     """

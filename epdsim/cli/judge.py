@@ -18,7 +18,7 @@ def judge(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdicts as JSON.")] = False,
 ) -> None:
-    """Judge what happened, whoever made it happen, by the properties that `epdsim check` hunts with.
+    """Judge events of whatever source by the properties.
 
     The exit code is 1 when a property is violated.
     """

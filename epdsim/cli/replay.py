@@ -22,7 +22,7 @@ def replay(
     modes: ModesOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
 ) -> None:
-    """Compare the model with a recording, or with a real system live; or put a kept failure to its system again.
+    """Compare with a recording or live, or try a kept failure again.
 
     The exit code is 1 when something differs, and the first difference is told; or when the failure is not FIXED.
     """

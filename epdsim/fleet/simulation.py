@@ -86,8 +86,8 @@ def _open_loop(
     world: World, orchestrator: Orchestrator, source: Iterable[WorkloadRequest]
 ) -> Generator[simpy.Event, Any, None]:
     for request in source:
-        if on_grid(request.arrival_ms) > world.env.now:
-            yield world.after(request.arrival_ms - world.env.now)
+        if (left_ms := on_grid(request.arrival_ms) - world.env.now) > 0:
+            yield world.after(left_ms)
         world.env.process(orchestrator.handle(request))
 
 
@@ -96,6 +96,6 @@ def _closed_loop(
 ) -> Generator[simpy.Event, Any, None]:
     """One user; the next request goes to whoever is free first, as through a gate in front of all."""
     for request in source:
-        if keeps_arrivals and on_grid(request.arrival_ms) > world.env.now:
-            yield world.after(request.arrival_ms - world.env.now)
+        if keeps_arrivals and (left_ms := on_grid(request.arrival_ms) - world.env.now) > 0:
+            yield world.after(left_ms)
         yield from orchestrator.handle(request)

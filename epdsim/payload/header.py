@@ -24,7 +24,7 @@ from epdsim.core.items import (
     SharedKind,
     TensorHandle,
 )
-from epdsim.core.plan import CachedRequestData, NewRequestData, StepPlan
+from epdsim.core.plan import CachedRequestData, KvLoad, NewRequestData, StepPlan
 
 _TENSOR, _NESTED = 0, 1
 """First element of a field's packed data when it is no number."""
@@ -60,6 +60,7 @@ class _NewSpec(msgspec.Struct, array_like=True, frozen=True, omit_defaults=True)
     num_prompt_tokens: int
     num_cached_tokens: int
     num_known_features: int = 0
+    cross_block_ids: tuple[int, ...] = ()
 
 
 class _CachedSpec(msgspec.Struct, array_like=True, frozen=True):
@@ -68,9 +69,13 @@ class _CachedSpec(msgspec.Struct, array_like=True, frozen=True):
     block_ids: tuple[int, ...] | None
     resumed: bool
     updates: tuple[tuple[int, _FeatureSpec], ...] = ()
+    cross_block_ids: tuple[int, ...] = ()
 
 
-class PackedPlan(msgspec.Struct, array_like=True, frozen=True, omit_defaults=True):
+_LoadSpec = tuple[str, tuple[int, ...], int, int, bool]
+
+
+class PackedPlan(msgspec.Struct, array_like=True, frozen=True):
     """A plan as it stands in the header."""
 
     step: int
@@ -86,6 +91,9 @@ class PackedPlan(msgspec.Struct, array_like=True, frozen=True, omit_defaults=Tru
     items: tuple[tuple[_FieldSpec, ...], ...]
     tensors: tuple[_TensorSpec, ...]
     ec_saves: tuple[str, ...] = ()
+    num_scheduled_spec_tokens: dict[str, int] = {}
+    kv_loads: tuple[_LoadSpec, ...] = ()
+    kv_sends: tuple[str, ...] = ()
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -190,15 +198,15 @@ def _unpack_item(packed: Sequence[_FieldSpec], tensors: Sequence[TensorHandle]) 
 def _pack_new(new: NewRequestData, tables: PlanTables) -> tuple[Any, ...]:
     """What decodes into a `_NewSpec`."""
     features = [_pack_feature(feature, tables) for feature in new.mm_features]
-    return (
+    row = (
         new.request_id,
         new.num_computed_tokens,
         new.block_ids,
         features,
         new.num_prompt_tokens,
         new.num_cached_tokens,
-        new.num_known_features,
     )
+    return (*row, *_while_used(new.num_known_features, new.cross_block_ids))
 
 
 def _unpack_new(packed: _NewSpec, items: Sequence[MediaItem]) -> NewRequestData:
@@ -211,20 +219,24 @@ def _unpack_new(packed: _NewSpec, items: Sequence[MediaItem]) -> NewRequestData:
         packed.num_prompt_tokens,
         packed.num_cached_tokens,
         packed.num_known_features,
+        packed.cross_block_ids,
     )
 
 
 def _pack_cached(cached: CachedRequestData, tables: PlanTables) -> tuple[Any, ...]:
     """What decodes into a `_CachedSpec`."""
-    if not cached.mm_updates:  # updates are rare, and a plan may have hundreds of requests that decode
-        return (*cached[:4], ())
+    if not (
+        cached.mm_updates or cached.cross_block_ids
+    ):  # both are rare, and hundreds of requests of a plan may decode
+        return cached[:4]
     updates = [(index, _pack_feature(feature, tables)) for index, feature in cached.mm_updates.items()]
-    return (*cached[:4], updates)
+    return (*cached[:4], *_while_used(updates, cached.cross_block_ids))
 
 
 def _unpack_cached(packed: _CachedSpec, items: Sequence[MediaItem]) -> CachedRequestData:
     updates = {index: _unpack_feature(feature, items) for index, feature in packed.updates}
-    return CachedRequestData(packed.request_id, packed.num_computed_tokens, packed.block_ids, packed.resumed, updates)
+    start = (packed.request_id, packed.num_computed_tokens, packed.block_ids, packed.resumed)
+    return CachedRequestData(*start, updates, packed.cross_block_ids)
 
 
 def pack_plan(plan: StepPlan) -> tuple[bytes, PlanTables]:
@@ -245,9 +257,17 @@ def pack_plan(plan: StepPlan) -> tuple[bytes, PlanTables]:
         plan.samples,
         tables.items,
         [_TensorSpec(one.dtype, one.shape, one.digest) for one in tables.tensors],
-        plan.ec_saves,
+        *_while_used(plan.ec_saves, plan.num_scheduled_spec_tokens, plan.kv_loads, plan.kv_sends),
     )
     return _ENCODER.encode(header), tables
+
+
+def _while_used(*fields: Any) -> tuple[Any, ...]:
+    """Fields up to the last one that says something: what a plan does not use costs it no byte."""
+    used = len(fields)
+    while used and not fields[used - 1]:
+        used -= 1
+    return fields[:used]
 
 
 def unpack_header(packed: memoryview) -> PackedPlan:
@@ -277,4 +297,7 @@ def unpack_plan(header: PackedPlan, tensors: Sequence[TensorHandle]) -> StepPlan
         ec_loads=header.ec_loads,
         ec_saves=header.ec_saves,
         samples=header.samples,
+        num_scheduled_spec_tokens=header.num_scheduled_spec_tokens,
+        kv_loads=tuple(KvLoad(*one) for one in header.kv_loads),
+        kv_sends=header.kv_sends,
     )

@@ -37,9 +37,9 @@ class Judge(ModelEngine):
 
         self._watched = watched
 
-    def update(self, plan, tokens) -> None:
+    def update(self, plan, tokens, kv_report) -> None:
         scheduler, self.scheduler = self.scheduler, _Watched(self.scheduler, self._watched)
-        super().update(plan, tokens)
+        super().update(plan, tokens, kv_report)
         self.scheduler = scheduler
 
 
@@ -72,13 +72,13 @@ def told_bare(workload: RecordedWorkload, name: str) -> frozenset[int]:
 @given(st.sampled_from(PULL_MODES), st.integers(0, 10**6))
 def test_every_wait_ends_and_who_fails_fails_alone(mode: str, seed: int) -> None:
     """LIVE-WAIT, ISO, EC-READY: others get all their tokens, and no worker is told to encode what came without payload."""
-    workload, worker = schedule_workload(mode, seed, "0.32.0")
+    workload, worker, _ = schedule_workload(mode, seed, "0.32.0")
     play = Play(workload, Judge)
     engine, connector, far = play.engine, play.engine._pull, play._far
     assert isinstance(connector, PullConnector)
     tokens: Counter[str] = Counter()
     for number in range(MOST_STEPS):
-        step = play.step(number, lambda name: [tokens.update([name]) or worker.sample()])
+        step = play.step(number, lambda name, _: [tokens.update([name]) or worker.sample()])
         for name, inputs in step["scheduled_encoder_inputs"].items():
             assert not told_bare(workload, name) & set(inputs), f"{name} is to encode metadata"
         for _, offers in step.get("ec_announced", ()):
@@ -109,10 +109,10 @@ def test_every_wait_ends_and_who_fails_fails_alone(mode: str, seed: int) -> None
 @settings(max_examples=40)
 @given(st.sampled_from(PULL_MODES), st.integers(0, 10**6), st.integers(0, 40))
 def test_a_clone_has_the_digest_and_goes_its_own_way(mode: str, seed: int, split_at: int) -> None:
-    workload, worker = schedule_workload(mode, seed, "0.32.0")
+    workload, worker, _ = schedule_workload(mode, seed, "0.32.0")
     play = Play(workload, Judge)
     for number in range(split_at):
-        play.step(number, lambda _: [worker.sample()])
+        play.step(number, lambda *_: [worker.sample()])
     scheduler = play.engine.scheduler
     clone, before = scheduler.clone(), scheduler.fingerprint()
     assert clone.fingerprint() == before
@@ -125,11 +125,11 @@ def test_a_clone_has_the_digest_and_goes_its_own_way(mode: str, seed: int, split
 @given(st.sampled_from([mode for mode in EC_MODES if "evict" in mode]), st.integers(0, 10**6))
 def test_a_store_that_others_empty_stops_nobody(mode: str, seed: int) -> None:
     """What is not in the store is encoded; nothing is loaded that is not there."""
-    workload, worker = schedule_workload(mode, seed, "0.32.0")
+    workload, worker, _ = schedule_workload(mode, seed, "0.32.0")
     play = Play(workload, Judge)
     for number in range(MOST_STEPS):
         before = set(play._far.stored)
-        step = play.step(number, lambda _: [worker.sample()])
+        step = play.step(number, lambda *_: [worker.sample()])
         events = [event for event in workload.ec.events if event[0] == number]
         for _, what, identifier in events:
             before.add(identifier) if what == "stored" else before.discard(identifier)

@@ -18,7 +18,7 @@ from epdsim.core.items import (
     SharedKind,
     TensorHandle,
 )
-from epdsim.core.plan import CachedRequestData, NewRequestData, StepPlan
+from epdsim.core.plan import CachedRequestData, KvLoad, NewRequestData, StepPlan
 from epdsim.payload import decode, encode, message_size, tensor_digests
 
 names = st.text(max_size=6)
@@ -61,16 +61,20 @@ def features(draw):
 def step_plans(draw):
     pool = draw(st.lists(features(), max_size=4))
     some = st.lists(st.sampled_from(pool), max_size=5).map(tuple) if pool else st.just(())
-    new = st.builds(NewRequestData, names, counts, blocks, some, counts, counts)
+    new = st.builds(NewRequestData, names, counts, blocks, some, counts, counts, counts, blocks)
     updates = st.dictionaries(st.integers(0, 9), st.sampled_from(pool), max_size=2) if pool else st.just({})
-    cached = st.builds(CachedRequestData, names, counts, st.none() | blocks, st.booleans(), updates)
+    loads = st.builds(KvLoad, names, blocks, counts, counts, st.booleans())
+    cached = st.builds(CachedRequestData, names, counts, st.none() | blocks, st.booleans(), updates, blocks)
     return StepPlan(
         draw(counts),
         draw(st.dictionaries(names, counts, max_size=4)),
         draw(st.dictionaries(names, blocks, max_size=2)),
         draw(st.lists(new, max_size=2).map(tuple)),
         draw(st.lists(cached, max_size=2).map(tuple)),
-        *(draw(ids) for _ in range(5)),
+        *(draw(ids) for _ in range(6)),
+        draw(st.dictionaries(names, counts, max_size=2)),
+        draw(st.lists(loads, max_size=2).map(tuple)),
+        draw(ids),
     )
 
 

@@ -59,6 +59,8 @@ def plain_loop(fleet, sources):
     pool, broadcast = fleet.prefill, BroadcastCost(fleet.costs.broadcast, fleet.prefill.tp)
     scheduler, rendered, requests, decisions = Scheduler(pool.scheduler, fleet.dialect), {}, {}, []
     pending, now_ms = list(sources), 0.0
+    # An engine that comes up looks for work at once: plans are numbered from there, and the number is a part of a message.
+    scheduler.update_from_output(scheduler.schedule())
 
     def arrive_until(end_ms):
         while pending and on_grid(pending[0].arrival_ms) <= end_ms:
@@ -85,8 +87,8 @@ def plain_loop(fleet, sources):
                 for name, inputs in plan.scheduled_encoder_inputs.items()
                 for index in inputs
             ]
-            duration_ms = broadcast.of(plan, requests).total_ms + pool.lm.step_ms(step_load(plan, requests))
-            duration_ms += fleet.costs.encode.encode_ms(patches)
+            duration_ms = broadcast.of(plan, requests).total_ms + fleet.costs.encode.encode_ms(patches)
+            duration_ms += pool.lm.step_ms(step_load(plan, requests))
         elif pending:
             duration_ms = on_grid(pending[0].arrival_ms) - now_ms
         now_ms += on_grid(duration_ms)

@@ -18,7 +18,7 @@ from epdsim.core.items import (
     SharedKind,
     TensorHandle,
 )
-from epdsim.core.plan import CachedRequestData, NewRequestData, StepPlan
+from epdsim.core.plan import CachedRequestData, KvLoad, NewRequestData, StepPlan
 from epdsim.core.strip import strip_covered
 from epdsim.payload import decode, encode, message_size, tensor_digests
 from epdsim.payload.message import ALIGN_BYTES, PREAMBLE
@@ -48,9 +48,9 @@ def everything_set():
         MediaFeature("image", "adapter:h0", PlaceholderRange(3, 4, b"\x01\x00\x01\x01"), item, "h0"),
         MediaFeature("video", "h1", PlaceholderRange(9, 2), None, "h1"),
     )
-    new = NewRequestData("new", 5, (4, 9), features, 40, 3, 2)
+    new = NewRequestData("new", 5, (4, 9), features, 40, 3, 2, (6,))
     late = {1: replace(features[1], data=item.subset(["number"]))}
-    cached = (CachedRequestData("a", 8, (7,), True, late), CachedRequestData("b", 9, None))
+    cached = (CachedRequestData("a", 8, (7,), True, late, (3, 1)), CachedRequestData("b", 9, None))
     return StepPlan(
         step=12,
         num_scheduled_tokens={"b": 1, "a": 2, "new": 35},
@@ -63,6 +63,9 @@ def everything_set():
         ec_loads=("h1",),
         ec_saves=("h2",),
         samples=("b", "a"),
+        num_scheduled_spec_tokens={"a": 1},
+        kv_loads=(KvLoad("new", (4, 9), 5, 21, True),),
+        kv_sends=("d",),
     )
 
 
