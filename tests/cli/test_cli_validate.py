@@ -58,7 +58,8 @@ def test_wrong_places_are_told_before_anything_runs(epdsim):
 
 
 def test_the_scenarios_of_the_repository_hold(epdsim):
-    done = epdsim("validate", "--json", str(SCENARIOS))
+    quick = [str(path) for path in sorted(SCENARIOS.glob("*.yaml")) if path.stem not in {"epd-blog", "kimi-vl"}]
+    done = epdsim("validate", "--json", *quick)
     assert done.code == 0
     found = {one["scenario"]: one for one in json.loads(done.out)}
     assert {"cached-images", "payload-bytes", "preprocessing", "vit-tensor-parallel"} <= set(found)
