@@ -16,8 +16,7 @@ LONG = {
     "epd-blog": ["workload.num_prompts=20", "goodput.high=4"],
     "kimi-vl": ["workload.num_prompts=16"],
 }
-"""What takes minutes with its published numbers of prompts is run with fewer here, and its claims, which speak of the published ones, are
-left to `epdsim validate`."""
+"""What takes long with its published number of prompts is run with fewer here; its claims are left to `epdsim validate`."""
 FILES = sorted([*ROOT.glob("scenarios/**/*.yaml"), *ROOT.glob("docs/**/files/*.yaml")])
 OUTSIDE = re.compile(r"\$\{EPDSIM_SHARED:-[./]*shared\}/([^\s,}]+)")
 
