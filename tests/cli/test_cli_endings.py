@@ -24,8 +24,16 @@ SMALL = Path(__file__).parent / "data/small.yaml"
 PROGRAM = [sys.executable, "-c", "from epdsim.cli import main; main()"]
 
 
+def hears_signals():
+    """What a background job ignores, its children would ignore too."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def started(*words, cwd, **options):
-    return subprocess.Popen([*PROGRAM, *words], cwd=cwd, stderr=subprocess.PIPE, text=True, **options)
+    command = [*PROGRAM, *words]
+    options |= {"preexec_fn": hears_signals, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, cwd=cwd, **options)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda one: one.name)
@@ -39,7 +47,10 @@ def test_a_signal_takes_back_what_is_half_written(tmp_path, number):
             time.sleep(0.02)
         time.sleep(0.3)
         process.send_signal(number)
-        told = process.communicate(timeout=60)[1]
+        try:
+            told = process.communicate(timeout=60)[1]
+        finally:
+            process.kill()
     assert process.returncode == 128 + number
     assert told.count("\n") == 1, told
     assert "nothing half-written is left" in told
