@@ -89,7 +89,7 @@ def plain_loop(fleet, sources):
             ]
             duration_ms = broadcast.of(plan, requests).total_ms + fleet.costs.encode.encode_ms(patches)
             duration_ms += pool.lm.step_ms(step_load(plan, requests))
-        elif pending:
+        elif pending and not plan.preempted:  # who was preempted may be what made room: the next plan follows at once
             duration_ms = on_grid(pending[0].arrival_ms) - now_ms
         now_ms += on_grid(duration_ms)
         arrive_until(now_ms)
