@@ -25,7 +25,7 @@ import epdsim.core
 import epdsim.cost
 import epdsim.cost.efficiency
 from epdsim.cli import app
-from epdsim.core.releases import DEVIATIONS
+from epdsim.core.releases.dialects import DEVIATIONS
 from epdsim.core.rules import rules as declared_rules
 from epdsim.events.schema import AnyEvent, Event
 from epdsim.media import families as family_names

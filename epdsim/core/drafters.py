@@ -106,23 +106,25 @@ def passed_ahead(num_confirmed: int, num_lookahead: int) -> int:
     return num_confirmed - num_lookahead
 
 
-def kept_ahead(num_tokens: int, num_left: int, num_lookahead: int) -> int:
+def kept_ahead(num_tokens: int, num_left: int, num_lookahead: int, num_whole: int) -> int:
     """Length of a chunk after which a drafter of several modules finds the known tokens that it reads with it, or the end.
 
     Its modules guess what they cannot read, which spoils guesses; a chunk that would be empty is computed all the same, for
-    block boundaries and encoder inputs may cut the next one to the same length.
+    block boundaries and encoder inputs may cut the next one to the same length, and so is one that would split an item against
+    the settings.
 
     Args:
         num_tokens: Wanted ones.
         num_left: Known tokens behind them.
         num_lookahead: How far the drafter reads.
+        num_whole: Tokens from the start of the chunk to the end of the last item in it, if items must not be split; else 0.
     """
-    num_kept = kept_ahead_or_nothing(num_tokens, num_left, num_lookahead)
-    return num_kept or num_tokens
+    num_kept = kept_ahead_or_nothing(num_tokens, num_left, num_lookahead, 0)
+    return num_tokens if num_kept == 0 or num_kept < num_whole else num_kept
 
 
-def kept_ahead_or_nothing(num_tokens: int, num_left: int, num_lookahead: int) -> int:
-    """The same, empty if need be: vLLM 0.32."""
+def kept_ahead_or_nothing(num_tokens: int, num_left: int, num_lookahead: int, _num_whole: int) -> int:
+    """The same, empty or inside an item if need be: vLLM 0.32."""
     return max(0, num_tokens - (num_lookahead - num_left if 0 < num_left < num_lookahead else 0))
 
 
@@ -169,8 +171,9 @@ DRAFTER_PASSED = Rule(
 )
 DRAFTER_KEPT = Rule(
     "scheduler.drafter_kept",
-    "A chunk leaves as many known tokens as a drafter of several modules reads with it, or none, but is never empty for that.",
-    source="vLLM 0.32; LIVE-PROG on random workloads with block-aligned chunks",
+    "A chunk leaves as many known tokens as a drafter of several modules reads with it, or none, but for that it is never empty "
+    "and never splits an item that must be whole.",
+    source="vLLM 0.32; LIVE-PROG on random workloads with block-aligned chunks; CHUNK-WHOLE on random workloads",
     ideal=kept_ahead,
 )
 REJECTED = Rule(

@@ -15,7 +15,7 @@ from json.encoder import encode_basestring
 from types import MappingProxyType
 from typing import Any, Literal, cast
 
-from epdsim.core.ec_gate import gate_items, offered_hashes
+from epdsim.core.ec.gate import gate_items, offered_hashes
 from epdsim.core.errors import InputError
 from epdsim.core.items import MediaItem, PlaceholderRange
 from epdsim.core.prompt import Prompt, RunPrompt, TokenPrompt, TokenRun

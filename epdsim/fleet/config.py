@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from epdsim.core.rules import IDEAL, Dialect
-from epdsim.core.scheduler_config import SchedulerConfig
+from epdsim.core.scheduler.config import SchedulerConfig
 from epdsim.cost.broadcast import BroadcastProfile
 from epdsim.cost.encode import EncodeCost
 from epdsim.cost.link import Link

@@ -13,7 +13,7 @@ import simpy
 from epdsim.core.errors import EpdsimError
 from epdsim.core.plan import StepPlan
 from epdsim.core.request import Request
-from epdsim.core.scheduler import Scheduler, StepOutcome
+from epdsim.core.scheduler.scheduler import Scheduler, StepOutcome
 from epdsim.cost.lm import decode_stepper
 from epdsim.events import EcLoaded, FirstToken, RequestFinished, StepFinished
 from epdsim.fleet.config import EnginePool

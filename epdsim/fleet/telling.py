@@ -6,7 +6,7 @@ from collections.abc import Container, Iterator, Mapping
 
 from epdsim.core.plan import NewRequestData, StepPlan
 from epdsim.core.request import Request
-from epdsim.core.scheduler_config import SchedulerConfig
+from epdsim.core.scheduler.config import SchedulerConfig
 from epdsim.core.strip import payload_kind
 from epdsim.events import (
     Admitted,

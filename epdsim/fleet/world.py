@@ -14,7 +14,7 @@ from typing import Any, cast
 import simpy
 from simpy.events import EventPriority
 
-from epdsim.core.ec_store import EcStore
+from epdsim.core.ec.store import EcStore
 from epdsim.events import Event, Sink
 from epdsim.fleet.config import FleetConfig
 

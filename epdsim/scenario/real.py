@@ -9,7 +9,7 @@ from epdsim.core.errors import InputError
 from epdsim.core.items import MediaItem
 from epdsim.core.plan import StepPlan
 from epdsim.core.request import Request
-from epdsim.core.scheduler import Scheduler
+from epdsim.core.scheduler.scheduler import Scheduler
 from epdsim.core.slots import features_of
 from epdsim.cost.profile import ProfileRecord
 from epdsim.fleet import Renderer

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from epdsim.core.releases import named
+from epdsim.core.releases.dialects import named
 from epdsim.core.request import WARM_UP
 from epdsim.cost.lm import LmCost
 from epdsim.cost.spec import build_encode, build_link, build_lm, build_render

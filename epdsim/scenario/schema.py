@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from epdsim.core.errors import InputError
-from epdsim.core.scheduler_config import SchedulerConfig
+from epdsim.core.scheduler.config import SchedulerConfig
 from epdsim.cost.broadcast import BroadcastProfile
 from epdsim.cost.spec import EncodeCostSpec, LinkSpec, LmCostSpec, RenderCostSpec
 from epdsim.workload import WorkloadSpec

@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from epdsim.core.ec_connector import NOTHING_TO_DO
-from epdsim.core.ec_serve import Answer
+from epdsim.core.ec.connector import NOTHING_TO_DO
+from epdsim.core.ec.serve import Answer
 from epdsim.sut.schedule_records import RecordedEc, RecordedWorkload
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from epdsim.core.ec_pull import PullConnector
-from epdsim.core.ec_read import PullTimes
+from epdsim.core.ec.pull import PullConnector
+from epdsim.core.ec.read import PullTimes
 from epdsim.core.rules import Dialect
 from epdsim.sut.schedule_ec import FarSide
 

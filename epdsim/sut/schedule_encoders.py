@@ -9,8 +9,8 @@ import random
 
 import msgspec
 
-from epdsim.core.releases import named
-from epdsim.core.scheduler_rules import ENCODER_TOKEN
+from epdsim.core.releases.dialects import named
+from epdsim.core.scheduler.rules import ENCODER_TOKEN
 from epdsim.sut.schedule_records import RecordedConfig, RecordedItem, RecordedRequest, RecordedWorkload
 
 replace = msgspec.structs.replace

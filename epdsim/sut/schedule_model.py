@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from epdsim.core.ec_connector import SharedStore
+from epdsim.core.ec.connector import SharedStore
 from epdsim.core.items import BatchedKind, Field, MediaFeature, MediaItem, PlaceholderRange, TensorHandle
 from epdsim.core.plan import StepPlan, TransferReport
 from epdsim.core.prompt import TokenPrompt
-from epdsim.core.releases import named
+from epdsim.core.releases.dialects import named
 from epdsim.core.request import EcOffer, KvTransfer, Request, StreamingUpdate
 from epdsim.core.rules import Dialect
-from epdsim.core.scheduler import PauseState, Scheduler
-from epdsim.core.scheduler_config import SchedulerConfig
+from epdsim.core.scheduler.config import SchedulerConfig
+from epdsim.core.scheduler.scheduler import PauseState, Scheduler
 from epdsim.core.strip import payload_kind
 from epdsim.sut.schedule_ec import FarSide
 from epdsim.sut.schedule_ec_model import announce, hand_in, model_pull, report, send_out

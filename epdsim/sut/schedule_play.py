@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
 
-from epdsim.core.ec_connector import NOTHING_TO_DO, EcStep
+from epdsim.core.ec.connector import NOTHING_TO_DO, EcStep
 from epdsim.core.plan import TransferReport
 from epdsim.sut.schedule_ec import FarSide
 from epdsim.sut.schedule_records import RecordedRequest, RecordedUpdate, RecordedWorkload

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from epdsim.core.errors import InputError
 from epdsim.core.items import MediaFeature, MediaItem
-from epdsim.core.releases import named
+from epdsim.core.releases.dialects import named
 from epdsim.core.slots import Rendered
 from epdsim.sut.schedule_ec import FarSide
 from epdsim.sut.schedule_play import Engine, Play

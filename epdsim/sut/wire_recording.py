@@ -19,7 +19,7 @@ import msgspec
 from epdsim.core.errors import InputError
 from epdsim.core.items import PlaceholderRange
 from epdsim.core.prompt import TokenPrompt
-from epdsim.core.releases import named
+from epdsim.core.releases.dialects import named
 from epdsim.core.rules import IDEAL, Dialect
 from epdsim.core.slots import FeatureTables, Rendered, check_tables, extract_features
 from epdsim.sut.replay import ReplayCount, ReplayReport

@@ -6,7 +6,7 @@ from typing import Any, Literal, cast
 
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from epdsim.core.ec_gate import EC_PARAMS_READ, check_gate
+from epdsim.core.ec.gate import EC_PARAMS_READ, check_gate
 from epdsim.core.errors import InputError
 from epdsim.core.items import MediaFeature, MediaItem
 from epdsim.core.legs import Leg, leg_body

@@ -9,8 +9,8 @@ import pytest
 
 from epdsim.core.prompt import RunPrompt, TokenRun
 from epdsim.core.request import Request
-from epdsim.core.scheduler import Scheduler
-from epdsim.core.scheduler_config import SchedulerConfig
+from epdsim.core.scheduler.config import SchedulerConfig
+from epdsim.core.scheduler.scheduler import Scheduler
 from epdsim.sut.schedule_model import model_play
 from epdsim.sut.schedule_records import read_schedules
 

@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 
-from epdsim.core.releases import named
+from epdsim.core.releases.dialects import named
 from epdsim.core.rules import Dialect, Replacement
 from epdsim.sut.vllm.mirrored_caches import CacheReport, compare_mirrored
 from epdsim.sut.vllm.release import load

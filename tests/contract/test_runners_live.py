@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 
-from epdsim.core.releases import named
+from epdsim.core.releases.dialects import named
 from epdsim.core.rules import Dialect
 from epdsim.sut.vllm.release import load
 from epdsim.sut.vllm.runner_comparison import RUNNER_MODES, compare_runners

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epdsim.core import block_keys
-from epdsim.core.block_keys import BlockKeyTable, RequestKeys
 from epdsim.core.items import MediaFeature, PlaceholderRange
+from epdsim.core.kv import block_keys
+from epdsim.core.kv.block_keys import BlockKeyTable, RequestKeys
 from epdsim.core.prompt import RunPrompt, TokenRun
 from epdsim.core.request import Request
 from epdsim.core.rules import IDEAL

@@ -7,9 +7,9 @@ from collections import Counter
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from epdsim.core.ec_pull import PullConnector
+from epdsim.core.ec.pull import PullConnector
 from epdsim.core.rules import IDEAL
-from epdsim.core.scheduler_update import StepOutcome
+from epdsim.core.scheduler.update import StepOutcome
 from epdsim.sut.schedule_ec_workloads import EC_MODES
 from epdsim.sut.schedule_model import ModelEngine
 from epdsim.sut.schedule_play import Play

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from epdsim.core.items import BatchedKind, Field, MediaFeature, MediaItem, PlaceholderRange, TensorHandle
 from epdsim.core.plan import StepPlan
 from epdsim.core.prompt import TokenPrompt
-from epdsim.core.releases import named
+from epdsim.core.releases.dialects import named
 from epdsim.core.request import Request
 from epdsim.core.rules import IDEAL, Dialect
-from epdsim.core.scheduler import Scheduler
-from epdsim.core.scheduler_config import SchedulerConfig
+from epdsim.core.scheduler.config import SchedulerConfig
+from epdsim.core.scheduler.scheduler import Scheduler
 
 SIZES = {"x": 2, "y": 3, "z": 5}
 DATA = MediaItem({"sound": Field(TensorHandle("uint8", (3,)), BatchedKind())})

@@ -8,12 +8,12 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from epdsim.core.caches.mm_cache import EngineLostError, ItemLostError
+from epdsim.core.caches.mm_mirror import MirroredCaches
+from epdsim.core.caches.shm_cache import ShmReader, ShmSender
+from epdsim.core.caches.shm_ring import ShmRing, StaleHandleError
 from epdsim.core.items import BatchedKind, Field, MediaFeature, MediaItem, PlaceholderRange, TensorHandle
-from epdsim.core.mm_cache import EngineLostError, ItemLostError
-from epdsim.core.mm_mirror import MirroredCaches
-from epdsim.core.releases import named
-from epdsim.core.shm_cache import ShmReader, ShmSender
-from epdsim.core.shm_ring import ShmRing, StaleHandleError
+from epdsim.core.releases.dialects import named
 
 SIZES = {"a": 1, "b": 2, "c": 3, "d": 2, "e": 4, "f": 7}
 """Bytes of each item; the mirrored cache holds 6, the ring some more."""

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from epdsim.core.ec_gate import GateItem, SlotState, keyed, per_item, whole_request
+from epdsim.core.ec.gate import GateItem, SlotState, keyed, per_item, whole_request
 from epdsim.core.errors import InputError
 from epdsim.core.items import BatchedKind, Field, MediaFeature, MediaItem, PlaceholderRange, TensorHandle
 from epdsim.core.legs import decode_leg, encode_legs, prefill_leg
 from epdsim.core.prompt import TokenPrompt
-from epdsim.core.releases import named
+from epdsim.core.releases.dialects import named
 from epdsim.core.slots import Rendered, extract_features, features_of, merge_slot, tables_of
 from epdsim.core.strip import defer_payloads, late_payloads, payload_kind, resend_on_resume, strip_covered
 from epdsim.wire import encode_blob, features_from_json, features_to_json, leg_to_json, request_faults

@@ -1,4 +1,4 @@
-"""Laws of the scheduler on random workloads, judged by a worker that keeps what real workers keep (`core.worker`)."""
+"""Laws of the scheduler on random workloads, judged by a worker that keeps what real workers keep (`core.workers.worker`)."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from epdsim.core.caches.shm_cache import ShmReader, ShmSender
 from epdsim.core.drafters import PARALLEL_METHODS
 from epdsim.core.items import BatchedKind, Field, MediaFeature, MediaItem, PlaceholderRange, TensorHandle
 from epdsim.core.plan import StepPlan
 from epdsim.core.prompt import TokenPrompt
-from epdsim.core.releases import named
+from epdsim.core.releases.dialects import named
 from epdsim.core.request import Request
 from epdsim.core.rules import IDEAL, Dialect
-from epdsim.core.scheduler import Scheduler
-from epdsim.core.scheduler_config import SchedulerConfig
-from epdsim.core.shm_cache import ShmReader, ShmSender
-from epdsim.core.worker import Worker, undisturbed
-from epdsim.core.worker_drafts import DraftingWorker
+from epdsim.core.scheduler.config import SchedulerConfig
+from epdsim.core.scheduler.scheduler import Scheduler
+from epdsim.core.workers.drafts import DraftingWorker
+from epdsim.core.workers.worker import Worker, undisturbed
 
 HOLDER = 9
 MASKS = {"x": None, "y": bytes([1, 0, 1]), "z": bytes([0, 0, 1, 1, 0]), "w": None}

@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from epdsim.core.block_keys import BlockKeyTable, RequestKeys
 from epdsim.core.items import BatchedKind, Field, MediaFeature, MediaItem, PlaceholderRange, TensorHandle
+from epdsim.core.kv.block_keys import BlockKeyTable, RequestKeys
 from epdsim.core.plan import StepPlan
 from epdsim.core.positions import ONE_D
 from epdsim.core.prompt import RunPrompt, TokenPrompt, TokenRun, joined_prompt
-from epdsim.core.releases import named
+from epdsim.core.releases.dialects import named
 from epdsim.core.request import Request, StreamingUpdate
 from epdsim.core.rules import IDEAL, Dialect
-from epdsim.core.scheduler import PauseState, Scheduler
-from epdsim.core.scheduler_config import SchedulerConfig
-from epdsim.core.worker import Worker, token_of
-from epdsim.core.worker_content import TrueRequest
+from epdsim.core.scheduler.config import SchedulerConfig
+from epdsim.core.scheduler.scheduler import PauseState, Scheduler
+from epdsim.core.workers.content import TrueRequest
+from epdsim.core.workers.worker import Worker, token_of
 
 MASKS = {"x": None, "y": bytes([1, 0, 1]), "z": bytes([0, 0, 1, 1, 0]), "w": None}
 LENGTHS = {"x": 2, "y": 3, "z": 5, "w": 4}

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from epdsim.core.items import MediaFeature, PlaceholderRange
 from epdsim.core.prompt import RunPrompt, TokenPrompt, TokenRun
 from epdsim.core.request import Request
-from epdsim.core.scheduler import Scheduler
-from epdsim.core.scheduler_config import SchedulerConfig
+from epdsim.core.scheduler.config import SchedulerConfig
+from epdsim.core.scheduler.scheduler import Scheduler
 
 
 @st.composite

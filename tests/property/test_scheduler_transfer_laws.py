@@ -1,7 +1,8 @@
 """Laws of the scheduler with a KV connector, on the workloads that are compared with the real one, judged by a worker.
 
-Loads come late or lack blocks, blocks are held for sends, everybody who runs is preempted at once. The worker (`core.worker`)
-writes what really comes; the ideal scheduler must have every request yield what it yields undisturbed, and give every block back.
+Loads come late or lack blocks, blocks are held for sends, everybody who runs is preempted at once. The worker
+(`core.workers.worker`) writes what really comes; the ideal scheduler must have every request yield what it yields undisturbed,
+and give every block back.
 What the release does instead after a load that failed breaks that, rule by rule.
 """
 
@@ -16,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epdsim.core.plan import KvLoad, StepPlan, TransferReport
-from epdsim.core.releases import named
+from epdsim.core.releases.dialects import named
 from epdsim.core.rules import IDEAL, Dialect
-from epdsim.core.worker import Worker, undisturbed
+from epdsim.core.workers.worker import Worker, undisturbed
 from epdsim.sut.schedule_ec import FarSide
 from epdsim.sut.schedule_model import ModelEngine, scheduler_config
 from epdsim.sut.schedule_play import Play, Tokens

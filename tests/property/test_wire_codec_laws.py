@@ -23,7 +23,7 @@ from epdsim.core.items import (
     SharedKind,
     TensorHandle,
 )
-from epdsim.core.releases import named, release_names
+from epdsim.core.releases.dialects import named, release_names
 from epdsim.core.slots import FeatureTables
 from epdsim.wire import (
     GenerateRequest,

@@ -10,7 +10,7 @@ from typing import get_args
 import msgspec
 import pytest
 
-from epdsim.core.releases import DEVIATIONS
+from epdsim.core.releases.dialects import DEVIATIONS
 from epdsim.events.schema import AnyEvent
 from epdsim.report.metrics import RunMetrics
 from epdsim.scenario.schema import CostsSpec, FleetSpec, ScenarioSpec

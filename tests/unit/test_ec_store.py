@@ -2,7 +2,7 @@
 
 import pytest
 
-from epdsim.core.ec_store import EcStore
+from epdsim.core.ec.store import EcStore
 
 
 def test_an_entry_is_announced_only_once_complete() -> None:

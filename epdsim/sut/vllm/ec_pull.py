@@ -9,8 +9,8 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
-from epdsim.core.ec_connector import EcStep
-from epdsim.core.ec_serve import Answer
+from epdsim.core.ec.connector import EcStep
+from epdsim.core.ec.serve import Answer
 from epdsim.sut.schedule_ec import FarRead, FarSide
 from epdsim.sut.vllm.settings import StandIn
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from epdsim.core.ec_connector import NOTHING_TO_DO, EcStep
+from epdsim.core.ec.connector import NOTHING_TO_DO, EcStep
 from epdsim.core.plan import TransferReport
 from epdsim.sut.schedule_ec import FarSide
 from epdsim.sut.schedule_play import NumDrafts, Play, Tokens

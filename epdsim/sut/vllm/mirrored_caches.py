@@ -8,10 +8,10 @@ from functools import cache
 from random import Random
 from typing import Any
 
+from epdsim.core.caches.mm_cache import EngineLostError, ItemLostError
+from epdsim.core.caches.mm_mirror import MirroredCaches
 from epdsim.core.errors import InputError
 from epdsim.core.items import BatchedKind, Field, MediaFeature, MediaItem, PlaceholderRange, TensorHandle
-from epdsim.core.mm_cache import EngineLostError, ItemLostError
-from epdsim.core.mm_mirror import MirroredCaches
 from epdsim.core.rules import Dialect
 from epdsim.sut.vllm.release import load_with
 from epdsim.sut.vllm.settings import StandIn

@@ -9,8 +9,8 @@ from typing import Any
 from epdsim.core.plan import StepPlan
 from epdsim.core.rules import Dialect
 from epdsim.core.strip import payload_kind
-from epdsim.core.worker import Worker
-from epdsim.core.worker_records import WorkerStep
+from epdsim.core.workers.records import WorkerStep
+from epdsim.core.workers.worker import Worker
 from epdsim.sut.schedule_ec import FarSide
 from epdsim.sut.schedule_ec_workloads import EC_MODES
 from epdsim.sut.schedule_model import ModelEngine, request_of, scheduler_config

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
+from epdsim.core.caches.shm_cache import ShmReader, ShmSender, handle_of
+from epdsim.core.caches.shm_ring import StaleHandleError
 from epdsim.core.items import MediaFeature, MediaItem, PlaceholderRange, TensorHandle
 from epdsim.core.rules import Dialect
-from epdsim.core.shm_cache import ShmReader, ShmSender, handle_of
-from epdsim.core.shm_ring import StaleHandleError
 from epdsim.sut.vllm.mirrored_caches import CacheReport, feature_spec, load_media_caches, media_item, merged, real_item
 from epdsim.sut.vllm.settings import StandIn
 

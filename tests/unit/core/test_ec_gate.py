@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from epdsim.core.ec_gate import (
+from epdsim.core.ec.gate import (
     Gate,
     GateItem,
     SlotState,
@@ -21,7 +21,7 @@ from epdsim.core.ec_gate import (
 )
 from epdsim.core.errors import InputError
 from epdsim.core.items import PlaceholderRange
-from epdsim.core.releases import named
+from epdsim.core.releases.dialects import named
 from epdsim.core.slots import FeatureTables
 
 FULL, LIGHT, BOTH, NEITHER = SlotState.PAYLOAD, SlotState.METADATA, SlotState.BOTH, SlotState.NEITHER

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from epdsim.core.ec_gate import check_gate
+from epdsim.core.ec.gate import check_gate
 from epdsim.core.errors import InputError
 from epdsim.core.items import BatchedKind, Field, MediaItem, PlaceholderRange, TensorHandle
 from epdsim.core.legs import KV_WISH, Leg, RawMedia, decode_leg, encode_legs, leg_body, leg_bytes, prefill_leg

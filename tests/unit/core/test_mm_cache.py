@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from epdsim.core.errors import InputError
-from epdsim.core.items import BatchedKind, Field, MediaFeature, MediaItem, PlaceholderRange, TensorHandle
-from epdsim.core.mm_cache import (
+from epdsim.core.caches.mm_cache import (
     EngineLostError,
     ItemLostError,
     LruBytes,
@@ -14,8 +12,10 @@ from epdsim.core.mm_cache import (
     ReceiverCache,
     SenderCache,
 )
-from epdsim.core.mm_mirror import MirroredCaches
-from epdsim.core.releases import named
+from epdsim.core.caches.mm_mirror import MirroredCaches
+from epdsim.core.errors import InputError
+from epdsim.core.items import BatchedKind, Field, MediaFeature, MediaItem, PlaceholderRange, TensorHandle
+from epdsim.core.releases.dialects import named
 from epdsim.core.rules import IDEAL, Replacement
 
 RELEASE = named("vllm-0.32")

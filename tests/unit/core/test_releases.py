@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from epdsim.core.errors import InputError
-from epdsim.core.releases import DEVIATIONS, named, release_names
+from epdsim.core.releases.dialects import DEVIATIONS, named, release_names
 from epdsim.core.rules import IDEAL
 
 

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from epdsim.core.errors import InputError
-from epdsim.core.items import BatchedKind, Field, MediaFeature, MediaItem, PlaceholderRange, TensorHandle
-from epdsim.core.releases import named
-from epdsim.core.rules import IDEAL, Replacement
-from epdsim.core.shm_cache import ShmReader, ShmSender, address_item, handle_of
-from epdsim.core.shm_ring import (
+from epdsim.core.caches.shm_cache import ShmReader, ShmSender, address_item, handle_of
+from epdsim.core.caches.shm_ring import (
     Chunk,
     DamagedObjectError,
     Handle,
@@ -18,6 +14,10 @@ from epdsim.core.shm_ring import (
     StaleHandleError,
     at_gone,
 )
+from epdsim.core.errors import InputError
+from epdsim.core.items import BatchedKind, Field, MediaFeature, MediaItem, PlaceholderRange, TensorHandle
+from epdsim.core.releases.dialects import named
+from epdsim.core.rules import IDEAL, Replacement
 from epdsim.core.strip import strip_covered
 
 RELEASE = named("vllm-0.32")

@@ -7,7 +7,7 @@ import pytest
 from epdsim.core.errors import InputError
 from epdsim.core.items import BatchedKind, Field, FlatKind, MediaItem, PlaceholderRange, TensorHandle
 from epdsim.core.prompt import TokenPrompt
-from epdsim.core.releases import named
+from epdsim.core.releases.dialects import named
 from epdsim.core.slots import (
     DeclaredFields,
     FeatureTables,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from epdsim.core.items import BatchedKind, Field, FlatKind, MediaFeature, MediaItem, PlaceholderRange, TensorHandle
-from epdsim.core.releases import named
+from epdsim.core.releases.dialects import named
 from epdsim.core.rules import IDEAL, Replacement
 from epdsim.core.slots import merge_slot
 from epdsim.core.strip import (

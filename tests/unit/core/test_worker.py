@@ -12,9 +12,9 @@ from epdsim.core.plan import CachedRequestData, KvLoad, NewRequestData, StepPlan
 from epdsim.core.positions import ONE_D, QWEN2_VL
 from epdsim.core.prompt import RunPrompt, TokenPrompt, TokenRun
 from epdsim.core.request import Request
-from epdsim.core.scheduler_config import SchedulerConfig
-from epdsim.core.worker import Worker, token_of, undisturbed
-from epdsim.core.worker_records import Embedding, WorkerStep
+from epdsim.core.scheduler.config import SchedulerConfig
+from epdsim.core.workers.records import Embedding, WorkerStep
+from epdsim.core.workers.worker import Worker, token_of, undisturbed
 
 GRID = (1, 4, 4)  # 4 tokens after merging, 2 positions
 

@@ -9,10 +9,10 @@ from epdsim.core.items import BatchedKind, Field, MediaFeature, MediaItem, Place
 from epdsim.core.prompt import TokenPrompt
 from epdsim.core.request import Request
 from epdsim.core.rules import IDEAL, Dialect, Replacement
-from epdsim.core.scheduler import Scheduler
-from epdsim.core.scheduler_config import SchedulerConfig
-from epdsim.core.worker import undisturbed
-from epdsim.core.worker_drafts import DraftingWorker
+from epdsim.core.scheduler.config import SchedulerConfig
+from epdsim.core.scheduler.scheduler import Scheduler
+from epdsim.core.workers.drafts import DraftingWorker
+from epdsim.core.workers.worker import undisturbed
 
 
 class Engine:

@@ -10,7 +10,7 @@ from epdsim.core.items import BatchedKind, Field, MediaFeature, MediaItem, Place
 from epdsim.core.plan import StepPlan
 from epdsim.core.prompt import RunPrompt, TokenRun
 from epdsim.core.request import Request
-from epdsim.core.scheduler import Scheduler
+from epdsim.core.scheduler.scheduler import Scheduler
 
 
 def _text(request_id: str, length: int, max_tokens: int = 1, content: object = None, **fields: object) -> Request:

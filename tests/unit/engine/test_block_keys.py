@@ -2,8 +2,8 @@
 
 import pytest
 
-from epdsim.core.block_keys import MEDIA_KEY, BlockKeyTable, RequestKeys
 from epdsim.core.items import MediaFeature, PlaceholderRange
+from epdsim.core.kv.block_keys import MEDIA_KEY, BlockKeyTable, RequestKeys
 from epdsim.core.prompt import RunPrompt, TokenPrompt, TokenRun
 from epdsim.core.request import Request
 from epdsim.core.rules import IDEAL, Replacement

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from epdsim.core.ec_pull import NUMBER, WAIT, PullConnector
-from epdsim.core.ec_read import LEASE, LOST, PullTimes
-from epdsim.core.ec_serve import ANNOUNCED, Answer
+from epdsim.core.ec.pull import NUMBER, WAIT, PullConnector
+from epdsim.core.ec.read import LEASE, LOST, PullTimes
+from epdsim.core.ec.serve import ANNOUNCED, Answer
 from epdsim.core.items import MediaFeature
 from epdsim.core.prompt import TokenPrompt
-from epdsim.core.releases import named
+from epdsim.core.releases.dialects import named
 from epdsim.core.request import EcOffer, Request
 from epdsim.core.rules import IDEAL, Dialect, Replacement
-from epdsim.core.scheduler import Scheduler
-from epdsim.core.scheduler_config import SchedulerConfig
+from epdsim.core.scheduler.config import SchedulerConfig
+from epdsim.core.scheduler.scheduler import Scheduler
 
 TIMES = PullTimes(wait_ms=100, answer_ms=20, read_ms=20, quarantine_ms=30, lease_ms=40)
 

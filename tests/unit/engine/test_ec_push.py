@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from epdsim.core.ec_push import LOCAL, Push, PushConnector, PushTimes
-from epdsim.core.ec_transfers import TransferState
+from epdsim.core.ec.push import LOCAL, Push, PushConnector, PushTimes
+from epdsim.core.ec.transfers import TransferState
 from epdsim.core.items import MediaFeature
 from epdsim.core.prompt import TokenPrompt
-from epdsim.core.releases import named
+from epdsim.core.releases.dialects import named
 from epdsim.core.request import EcOffer, Request
 from epdsim.core.rules import IDEAL, Dialect, Replacement
-from epdsim.core.scheduler import Scheduler
-from epdsim.core.scheduler_config import SchedulerConfig
+from epdsim.core.scheduler.config import SchedulerConfig
+from epdsim.core.scheduler.scheduler import Scheduler
 
 RELEASED = IDEAL.replacing(
     "defect", {LOCAL.name: Replacement(named("vllm-0.32").replacements[LOCAL.name].behaviour, "on purpose")}

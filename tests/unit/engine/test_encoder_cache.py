@@ -2,7 +2,7 @@
 
 import pytest
 
-from epdsim.core.encoder_cache import ITEM_SLOTS, LAST_OCCURRENCE, EncoderCache
+from epdsim.core.caches.encoder_cache import ITEM_SLOTS, LAST_OCCURRENCE, EncoderCache
 from epdsim.core.items import MediaFeature, PlaceholderRange
 from epdsim.core.rules import IDEAL, Replacement
 

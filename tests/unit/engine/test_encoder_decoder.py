@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from epdsim.core.encoder_decoder_cache import CREDIT_ONCE, EncoderDecoderCache
+from epdsim.core.caches.encoder_decoder_cache import CREDIT_ONCE, EncoderDecoderCache
 from epdsim.core.errors import InputError
 from epdsim.core.items import MediaFeature, PlaceholderRange
 from epdsim.core.prompt import TokenPrompt
-from epdsim.core.releases import named
+from epdsim.core.releases.dialects import named
 from epdsim.core.request import Request
 from epdsim.core.rules import IDEAL
-from epdsim.core.scheduler import Scheduler
-from epdsim.core.scheduler_config import SchedulerConfig
+from epdsim.core.scheduler.config import SchedulerConfig
+from epdsim.core.scheduler.scheduler import Scheduler
 
 MODE = {"is_encoder_decoder": True, "enable_prefix_caching": False, "enable_chunked_prefill": False}
 RELEASES = [f"vllm-0.{minor}" for minor in range(25, 34)]

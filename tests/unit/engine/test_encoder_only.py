@@ -6,12 +6,12 @@ import pytest
 
 from epdsim.core.errors import InputError
 from epdsim.core.prompt import TokenPrompt
-from epdsim.core.releases import named
+from epdsim.core.releases.dialects import named
 from epdsim.core.request import Request
 from epdsim.core.rules import IDEAL
-from epdsim.core.scheduler import Scheduler
-from epdsim.core.scheduler_config import SchedulerConfig
-from epdsim.core.scheduler_rules import ENCODED, ENCODER_END, ENCODER_PARTS, ENCODER_TOKEN
+from epdsim.core.scheduler.config import SchedulerConfig
+from epdsim.core.scheduler.rules import ENCODED, ENCODER_END, ENCODER_PARTS, ENCODER_TOKEN
+from epdsim.core.scheduler.scheduler import Scheduler
 
 MINOR = {f"vllm-0.{minor}": minor for minor in range(25, 34)}
 releases = pytest.mark.parametrize("name", ["ideal", *MINOR])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from epdsim.core.kv_blocks import BlockPool
+from epdsim.core.kv.blocks import BlockPool
 
 
 def pool_of(num_blocks: int, *, enable_caching: bool = True) -> BlockPool:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epdsim.core.kv_handover import HandOver, Stage, layerwise_end_ms
-from epdsim.core.releases import named
+from epdsim.core.kv.handover import HandOver, Stage, layerwise_end_ms
+from epdsim.core.releases.dialects import named
 
 ORDERS = ("pull", "push", "concurrent")
 

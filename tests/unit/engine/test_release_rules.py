@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from epdsim.core.encoder_cache import CREDIT, FREED_REPORT, LAST_OCCURRENCE, EncoderCache
+from epdsim.core.caches.encoder_cache import CREDIT, FREED_REPORT, LAST_OCCURRENCE, EncoderCache
 from epdsim.core.items import MediaFeature, PlaceholderRange
-from epdsim.core.kv_blocks import REUSE, BlockPool
+from epdsim.core.kv.blocks import REUSE, BlockPool
 from epdsim.core.prompt import TokenPrompt
-from epdsim.core.releases import named
+from epdsim.core.releases.dialects import named
 from epdsim.core.request import Request
 from epdsim.core.rules import Dialect
-from epdsim.core.scheduler import Scheduler
-from epdsim.core.scheduler_config import SchedulerConfig
-from epdsim.core.scheduler_rules import CURSOR, GUARD, REPEATS
+from epdsim.core.scheduler.config import SchedulerConfig
+from epdsim.core.scheduler.rules import CURSOR, GUARD, REPEATS
+from epdsim.core.scheduler.scheduler import Scheduler
 
 MINOR = {f"vllm-0.{minor}": minor for minor in range(25, 34)}
 releases = pytest.mark.parametrize("name", ["ideal", *MINOR])

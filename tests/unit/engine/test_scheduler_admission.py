@@ -4,13 +4,13 @@ import pytest
 
 from epdsim.core.errors import InputError
 from epdsim.core.items import MediaFeature, PlaceholderRange
-from epdsim.core.kv_blocks import HIT_LIMIT
+from epdsim.core.kv.blocks import HIT_LIMIT
 from epdsim.core.prompt import RunPrompt, TokenPrompt, TokenRun
-from epdsim.core.releases import named
+from epdsim.core.releases.dialects import named
 from epdsim.core.request import Request
 from epdsim.core.rules import IDEAL, Replacement
-from epdsim.core.scheduler import Scheduler
-from epdsim.core.scheduler_config import SchedulerConfig
+from epdsim.core.scheduler.config import SchedulerConfig
+from epdsim.core.scheduler.scheduler import Scheduler
 
 
 def scheduler(dialect=IDEAL, **settings) -> Scheduler:

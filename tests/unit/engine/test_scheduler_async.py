@@ -9,8 +9,8 @@ import pytest
 from epdsim.core.plan import StepPlan
 from epdsim.core.prompt import TokenPrompt
 from epdsim.core.request import Request
-from epdsim.core.scheduler import Scheduler
-from epdsim.core.scheduler_config import SchedulerConfig
+from epdsim.core.scheduler.config import SchedulerConfig
+from epdsim.core.scheduler.scheduler import Scheduler
 
 
 def scheduler(**settings) -> Scheduler:

@@ -6,11 +6,11 @@ import pytest
 
 from epdsim.core.plan import StepPlan
 from epdsim.core.prompt import TokenPrompt
-from epdsim.core.releases import named
+from epdsim.core.releases.dialects import named
 from epdsim.core.request import Request
 from epdsim.core.rules import IDEAL, Dialect
-from epdsim.core.scheduler import Scheduler
-from epdsim.core.scheduler_config import SchedulerConfig
+from epdsim.core.scheduler.config import SchedulerConfig
+from epdsim.core.scheduler.scheduler import Scheduler
 from epdsim.core.strip import payload_kind
 
 

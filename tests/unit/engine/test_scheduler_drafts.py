@@ -7,11 +7,11 @@ import pytest
 from epdsim.core.drafters import DRAFTER_DROP, DRAFTER_PASSED, METHODS, REJECTED, Drafter, drafter_of
 from epdsim.core.errors import InputError
 from epdsim.core.prompt import TokenPrompt
-from epdsim.core.releases import named
+from epdsim.core.releases.dialects import named
 from epdsim.core.request import Request
 from epdsim.core.rules import IDEAL, Replacement
-from epdsim.core.scheduler import Scheduler
-from epdsim.core.scheduler_config import SchedulerConfig
+from epdsim.core.scheduler.config import SchedulerConfig
+from epdsim.core.scheduler.scheduler import Scheduler
 
 RELEASE = named("vllm-0.32")
 
@@ -336,6 +336,15 @@ class TestReadingAhead:
         engine = scheduler("mtp", 3, max_num_batched_tokens=8)
         engine.add_request(request("a", 10))
         assert [dict(step(engine).num_scheduled_tokens) for _ in range(2)] == [{"a": 7}, {"a": 3}]
+
+    def test_a_rest_for_several_modules_does_not_split_a_whole_item(self, image) -> None:
+        """CHUNK-WHOLE: leaving three tokens of ten would end the chunk inside the item."""
+        ends = []
+        for dialect in (IDEAL, RELEASE):
+            engine = scheduler("mtp", 3, dialect, max_num_batched_tokens=9, disable_chunked_mm_input=True)
+            engine.add_request(request("a", 10, image("x", 4, 5)))
+            ends.append(step(engine).num_scheduled_tokens["a"])
+        assert ends == [9, 7]
 
     def test_a_block_is_found_when_all_modules_have_written_it(self) -> None:
         found = []

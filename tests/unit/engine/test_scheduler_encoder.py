@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from epdsim.core.ec_connector import SharedStore
-from epdsim.core.encoder_cache import MISMATCH
+from epdsim.core.caches.encoder_cache import MISMATCH
+from epdsim.core.ec.connector import SharedStore
 from epdsim.core.prompt import TokenPrompt
-from epdsim.core.releases import named
+from epdsim.core.releases.dialects import named
 from epdsim.core.request import Request
 from epdsim.core.rules import IDEAL, Replacement
-from epdsim.core.scheduler import Scheduler
-from epdsim.core.scheduler_config import SchedulerConfig
-from epdsim.core.scheduler_rules import GIVE_BACK
+from epdsim.core.scheduler.config import SchedulerConfig
+from epdsim.core.scheduler.rules import GIVE_BACK
+from epdsim.core.scheduler.scheduler import Scheduler
 
 
 def scheduler(dialect=IDEAL, ec=None, **settings) -> Scheduler:

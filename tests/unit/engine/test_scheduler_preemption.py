@@ -2,17 +2,17 @@
 
 import pytest
 
-from epdsim.core.block_keys import RequestKeys
+from epdsim.core.kv.block_keys import RequestKeys
 from epdsim.core.prompt import TokenPrompt
-from epdsim.core.releases import named
+from epdsim.core.releases.dialects import named
 from epdsim.core.request import Request
 from epdsim.core.rules import IDEAL
-from epdsim.core.scheduler import Scheduler
-from epdsim.core.scheduler_config import SchedulerConfig
-from epdsim.core.scheduler_encoder import choose_encoder_inputs, take_encoder_inputs
-from epdsim.core.scheduler_engine import EngineState, StepDraft
-from epdsim.core.scheduler_preemption import preempt_one
-from epdsim.core.scheduler_state import RequestState
+from epdsim.core.scheduler.config import SchedulerConfig
+from epdsim.core.scheduler.encoder import choose_encoder_inputs, take_encoder_inputs
+from epdsim.core.scheduler.engine import EngineState, StepDraft
+from epdsim.core.scheduler.preemption import preempt_one
+from epdsim.core.scheduler.scheduler import Scheduler
+from epdsim.core.scheduler.state import RequestState
 
 
 def scheduler(**settings) -> Scheduler:

@@ -10,12 +10,12 @@ from epdsim.core.errors import InputError
 from epdsim.core.items import MediaFeature
 from epdsim.core.plan import StepPlan
 from epdsim.core.prompt import RunPrompt, TokenPrompt, TokenRun
-from epdsim.core.releases import named
+from epdsim.core.releases.dialects import named
 from epdsim.core.request import Request, StreamingUpdate
 from epdsim.core.rules import IDEAL, Dialect
-from epdsim.core.scheduler import PauseState, Scheduler
-from epdsim.core.scheduler_config import SchedulerConfig
-from epdsim.core.worker import Worker
+from epdsim.core.scheduler.config import SchedulerConfig
+from epdsim.core.scheduler.scheduler import PauseState, Scheduler
+from epdsim.core.workers.worker import Worker
 
 RELEASE = named("vllm-0.32")
 BOTH = pytest.mark.parametrize(("dialect", "is_ideal"), [(IDEAL, True), (RELEASE, False)], ids=["ideal", "release"])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from epdsim.core.prompt import RunPrompt, TokenRun
 from epdsim.core.request import Request
-from epdsim.core.scheduler import Scheduler
-from epdsim.core.scheduler_config import SchedulerConfig
+from epdsim.core.scheduler.config import SchedulerConfig
+from epdsim.core.scheduler.scheduler import Scheduler
 
 
 def scheduler(**settings) -> Scheduler:

@@ -8,12 +8,12 @@ from epdsim.core.errors import InputError
 from epdsim.core.items import BatchedKind, Field, MediaFeature, MediaItem, PlaceholderRange, TensorHandle
 from epdsim.core.plan import TransferReport
 from epdsim.core.prompt import TokenPrompt
-from epdsim.core.releases import named
+from epdsim.core.releases.dialects import named
 from epdsim.core.request import KvTransfer, Request
 from epdsim.core.rules import IDEAL, Dialect
-from epdsim.core.scheduler import Scheduler
-from epdsim.core.scheduler_config import SchedulerConfig
-from epdsim.core.scheduler_loads import EMPTY_HANDED
+from epdsim.core.scheduler.config import SchedulerConfig
+from epdsim.core.scheduler.loads import EMPTY_HANDED
+from epdsim.core.scheduler.scheduler import Scheduler
 from epdsim.core.strip import payload_kind
 
 LATER = KvTransfer(loads_async=True)

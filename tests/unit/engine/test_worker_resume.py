@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from epdsim.core.caches.shm_cache import ShmReader, ShmSender
 from epdsim.core.prompt import TokenPrompt
-from epdsim.core.releases import named
+from epdsim.core.releases.dialects import named
 from epdsim.core.request import Request
 from epdsim.core.rules import IDEAL, Replacement
-from epdsim.core.scheduler import Scheduler
-from epdsim.core.scheduler_config import SchedulerConfig
-from epdsim.core.shm_cache import ShmReader, ShmSender
-from epdsim.core.worker import Worker, undisturbed
+from epdsim.core.scheduler.config import SchedulerConfig
+from epdsim.core.scheduler.scheduler import Scheduler
+from epdsim.core.workers.worker import Worker, undisturbed
 
 ALWAYS = Replacement(lambda: True, "what is not of the story is given back")
 

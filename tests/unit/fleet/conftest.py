@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from epdsim.core.prompt import TokenRun
-from epdsim.core.scheduler_config import SchedulerConfig
+from epdsim.core.scheduler.config import SchedulerConfig
 from epdsim.cost import LinearEncode, LinearLm, Link, RenderCost
 from epdsim.cost.broadcast import BroadcastProfile
 from epdsim.events import Event

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from epdsim.core.errors import InputError
 from epdsim.core.prompt import TokenRun
 from epdsim.core.request import Request
-from epdsim.core.scheduler import Scheduler
-from epdsim.core.scheduler_config import SchedulerConfig
+from epdsim.core.scheduler.config import SchedulerConfig
+from epdsim.core.scheduler.scheduler import Scheduler
 from epdsim.core.slots import features_of
 from epdsim.cost import LinearEncode, Link, RenderCost
 from epdsim.events import StepFinished, StepPlanned

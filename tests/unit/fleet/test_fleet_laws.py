@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epdsim.core.prompt import RunPrompt, TokenRun
-from epdsim.core.scheduler_config import SchedulerConfig
+from epdsim.core.scheduler.config import SchedulerConfig
 from epdsim.cost import LinearLm
 from epdsim.events import FirstToken, LegSent, RequestArrived, RequestFailed, RequestFinished, StepFinished
 from epdsim.fleet import ROUTERS, TOPOLOGIES, EnginePool, simulate

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epdsim.core.prompt import TokenRun
-from epdsim.core.scheduler_config import SchedulerConfig
+from epdsim.core.scheduler.config import SchedulerConfig
 from epdsim.events import (
     Admitted,
     EcLoaded,

@@ -10,7 +10,7 @@ import pytest
 
 from epdsim.cli.live import mode_names, seed_range
 from epdsim.core.errors import InputError
-from epdsim.core.releases import named
+from epdsim.core.releases.dialects import named
 from epdsim.core.rules import Replacement
 from epdsim.core.strip import ADMITTED, send_everything
 from epdsim.sut.live import ExplainedDifference, LiveSystem, compare_live, live_system, record_live

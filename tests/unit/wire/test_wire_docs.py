@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import epdsim.wire
-from epdsim.core.releases import DEVIATIONS
+from epdsim.core.releases.dialects import DEVIATIONS
 
 REFERENCE = Path(__file__).resolve().parents[3] / "docs/reference"
 

@@ -11,7 +11,7 @@ from epdsim.core.errors import InputError
 from epdsim.core.items import BatchedKind, Field, MediaItem, PlaceholderRange, TensorHandle
 from epdsim.core.legs import prefill_leg
 from epdsim.core.prompt import TokenPrompt
-from epdsim.core.releases import named
+from epdsim.core.releases.dialects import named
 from epdsim.core.slots import FeatureTables, Rendered, extract_features
 from epdsim.wire import (
     GenerateRequest,

@@ -10,7 +10,7 @@ import pytest
 from epdsim.core.errors import InputError
 from epdsim.core.items import BatchedKind, Field, MediaItem, PlaceholderRange, TensorHandle
 from epdsim.core.prompt import RunPrompt, TokenPrompt, TokenRun
-from epdsim.core.releases import named
+from epdsim.core.releases.dialects import named
 from epdsim.core.slots import Rendered
 from epdsim.wire import (
     KEEP_ALIVE,

@@ -1,0 +1,1 @@
+"""KV cache blocks: keys, pool, and what is handed over between engines."""

@@ -1,0 +1,1 @@
+"""vLLM's releases as dialects of the rules."""

@@ -1,0 +1,111 @@
+"""What is refused at the door, because no schedule could ever finish it (LIVE-ADMIT)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from epdsim.core.errors import InputError
+from epdsim.core.items import MediaFeature
+from epdsim.core.request import Request, StreamingUpdate
+from epdsim.core.scheduler.engine import EngineState
+from epdsim.core.scheduler.state import RequestState, Status
+
+
+def check_request(engine: EngineState, request: Request, embeds: Sequence[int]) -> None:
+    """Refuse a request.
+
+    Args:
+        engine: Where it is to run.
+        request: As it came.
+        embeds: Encoder-cache slots of its items.
+
+    Raises:
+        InputError: It cannot be finished.
+    """
+    name = f"request {request.request_id!r}"
+    if request.prompt.num_tokens < 1 or request.max_tokens < 1:
+        raise InputError(name, "it needs at least one prompt token and one output token")
+    if request.resumable and engine.drafter.num_drafts:
+        raise InputError(f"session {request.request_id!r}", "sessions with speculative decoding are not modelled")
+    transfer = request.kv_transfer
+    if engine.transfers is None and (transfer.loads_async or transfer.sends or transfer.num_unready):
+        raise InputError(f"{name} with a KV transfer", "the engine has no KV connector", "set kv_role")
+    _check_tokens(engine, name, request.prompt.num_tokens + request.max_tokens)
+    _check_items(engine, name, request.mm_features, embeds)
+
+
+def check_update(engine: EngineState, state: RequestState, update: StreamingUpdate) -> None:
+    """Refuse an input of a session; turns under way and before it count as if they took all the output they may.
+
+    Raises:
+        InputError: The request takes no input, or the session could not be finished with this one.
+    """
+    name = f"session {update.request_id!r}"
+    if state.updates is None or (state.updates and state.updates[-1] is None):
+        raise InputError(
+            f"request {update.request_id!r}", "it takes no further input", "add it as resumable, close it last"
+        )
+    if update.prompt.num_tokens < 1 or update.max_tokens < 1:
+        raise InputError(name, "an input needs at least one token and one output token")
+    if type(update.prompt) is not type(state.request.prompt):
+        raise InputError(name, "the inputs of a session are all token ids or all runs")
+    earlier = [one for one in state.updates if one is not None]
+    num_tokens = state.num_tokens if state.status is Status.STREAMING else state.asked_tokens
+    num_tokens += sum(one.prompt.num_tokens + one.max_tokens for one in (*earlier, update))
+    _check_tokens(engine, name, num_tokens)
+    embeds = [engine.behaviour.item_slots(feature.position) for feature in update.mm_features]
+    _check_items(engine, name, update.mm_features, embeds)
+
+
+def _check_tokens(engine: EngineState, name: str, num_tokens: int) -> None:
+    config = engine.config
+    if num_tokens > config.max_model_len:
+        raise InputError(
+            f"{name} of {num_tokens} tokens",
+            f"max_model_len is {config.max_model_len}",
+            "raise it or shorten the request",
+        )
+    # Drafts past the end are computed, and the drafter writes further; with async scheduling a step may follow whose predecessor
+    # brings the last token with all of its drafts.
+    num_drafts = engine.drafter.num_drafts * (2 if config.async_scheduling else 1)
+    if engine.blocks_for(engine.with_lookahead(num_tokens - 1 + num_drafts)) > config.num_gpu_blocks - 1:
+        raise InputError(
+            f"{name} of {num_tokens} tokens",
+            f"the pool has {config.num_gpu_blocks - 1} blocks of {config.block_size} tokens",
+            "raise num_gpu_blocks",
+        )
+
+
+def _check_items(engine: EngineState, name: str, features: Sequence[MediaFeature], embeds: Sequence[int]) -> None:
+    config = engine.config
+    room = min(config.encoder_cache_size, config.max_num_encoder_input_tokens)
+    if embeds and max(embeds) > room:
+        raise InputError(
+            f"{name} with an item of {max(embeds)} embeddings",
+            f"encoder cache and encoder budget allow {room}",
+            "raise encoder_cache_size and max_num_encoder_input_tokens",
+        )
+    if config.disable_chunked_mm_input and not config.is_encoder_decoder:
+        _check_whole_items(engine, name, features)
+
+
+def _check_whole_items(engine: EngineState, name: str, features: Sequence[MediaFeature]) -> None:
+    config = engine.config
+    # Two requests of which each waits to be alone would wait for ever: the threshold counts as if it always bound.
+    room, size = config.max_num_batched_tokens - engine.drafter.num_slots, config.block_size
+    if config.long_prefill_token_threshold:
+        room = min(room, config.long_prefill_token_threshold)
+    for feature in features:
+        start, end = feature.position.offset, feature.position.end
+        if engine.behaviour.splits_item(start, start + room, feature.position):
+            raise InputError(
+                f"{name} with an item of {feature.position.length} tokens",
+                f"items are not split and a step computes {room} of a request",
+                "raise max_num_batched_tokens, or long_prefill_token_threshold if it is less",
+            )
+        if config.mamba_block_aligned_split and start // size < (end - 1) // size:
+            raise InputError(
+                f"{name} with an item at tokens {start} to {end}",
+                f"items are not split, and chunks end at blocks of {size}",
+                "turn disable_chunked_mm_input or mamba_block_aligned_split off",
+            )
