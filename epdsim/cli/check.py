@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +23,20 @@ def check(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all explorations.", metavar="N")] = 0,
     budget: Annotated[int, typer.Option(min=1, help="Cases of each exploration.", metavar="N")] = 150,
+    max_time: Annotated[
+        float, typer.Option(min=1, help="Seconds after which what is left to explore is left out.", metavar="SECONDS")
+    ] = 300,
+    report: Annotated[
+        Path | None,
+        typer.Option(help="Also write the verdicts to FILE (JSON), for epdsim table.", metavar="FILE", dir_okay=False),
+    ] = None,
+    progress: Annotated[
+        bool | None,
+        typer.Option(
+            "--progress/--no-progress",
+            help="Tell on stderr what is being done, and each verdict.  [default: on a terminal]",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdicts as JSON in place of stories.")] = False,
     show_all: Annotated[bool, typer.Option("--list", help="List all properties and leave.")] = False,
 ) -> None:
@@ -30,21 +45,26 @@ def check(
     The exit code is 1 when a property is violated, 3 when none is and the premise of one was never reached.
     """
     import json
+    import sys
 
+    from epdsim.core.files import whole_file
     from epdsim.spec import REGISTER, properties_of
 
     wanted = properties_of(only) if only else tuple(REGISTER.values())
     if show_all:
         _list(wanted)
         raise typer.Exit
-    verdicts = _run([one.id for one in wanted if one.monitor is not None], sut, dialect, seed, budget)
-    outcomes = {one["outcome"] for one in verdicts}
+    shows = sys.stderr.isatty() if progress is None else progress
+    names = [one.id for one in wanted if one.monitor is not None]
+    told = _run(names, sut, dialect, seed, budget, max_time, shows=shows)
+    outcomes = {one["outcome"] for one in told["verdicts"]}
+    if report is not None:
+        with whole_file(report, str(report)) as out:
+            out.write(json.dumps(told, indent=1).encode() + b"\n")
     if as_json:
-        typer.echo(
-            json.dumps({"sut": sut, "dialect": dialect, "seed": seed, "budget": budget, "verdicts": verdicts}, indent=1)
-        )
+        typer.echo(json.dumps(told, indent=1))
     else:
-        _tell(f"{sut} {dialect or ''}".strip(), verdicts)
+        _tell(f"{sut} {told['version'] or ''}".strip(), told["verdicts"])
     raise typer.Exit(1 if "violated" in outcomes else 3 if "inconclusive" in outcomes else 0)
 
 
@@ -55,46 +75,73 @@ def _list(properties: Any) -> None:
     print_table("properties", ["id", "judged", "statement"], rows)
 
 
-def _run(names: list[str], sut: str, dialect: str | None, seed: int, budget: int) -> list[dict[str, Any]]:
-    """The verdicts of the property pack, run by pytest in this process."""
+def _run(
+    names: list[str], sut: str, dialect: str | None, seed: int, budget: int, max_time: float, *, shows: bool
+) -> dict[str, Any]:
+    """The report of the property pack, run by pytest in this process."""
     import contextlib
     import io
     import json
     import os
     import tempfile
+    import time
 
     import pytest
-    from rich.console import Console
 
     import properties
     from epdsim.core.errors import EpdsimError
     from epdsim.sut.systems import find_system
 
     pack = Path(properties.__file__).parent
-    with Console(stderr=True).status(f"loading {sut}"):
-        find_system(sut, dialect)  # what is wrong with it is told here, not thirty times by pytest
-    with tempfile.TemporaryDirectory() as folder, Console(stderr=True).status("hunting"):
+    begun = time.monotonic()
+
+    def tell(what: str) -> None:
+        if shows:
+            typer.echo(f"{time.monotonic() - begun:4.0f} s  {what}", err=True)
+
+    tell(f"loading {sut}")
+    find_system(sut, dialect)  # what is wrong with it is told here, not thirty times by pytest
+    with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         told = io.StringIO()
         arguments = [
             str(pack),
             *("-c", os.devnull, "--rootdir", str(pack.parent), "-p", "epdsim.testing.plugin", "-p", "no:cacheprovider"),
             *("--import-mode=importlib", "-q", "-W", "ignore", "-k", " or ".join(names), "--epd-report", str(report)),
-            *("--epd-sut", sut, "--epd-seed", str(seed), "--epd-budget", str(budget)),
+            *("--epd-sut", sut, "--epd-seed", str(seed), "--epd-budget", str(budget), "--epd-seconds", str(max_time)),
             *(("--epd-dialect", dialect) if dialect else ()),
         ]
         with contextlib.redirect_stdout(told):
-            pytest.main(arguments)
+            pytest.main(arguments, plugins=[_Progress(tell)])
         if not report.is_file():
             raise EpdsimError(f"the property pack could not be run:\n{told.getvalue()}")
-        return json.loads(report.read_text(encoding="utf-8"))["verdicts"]
+        return json.loads(report.read_text(encoding="utf-8"))
+
+
+class _Progress:
+    """A plugin of the run that tells what is done, and each verdict as it comes."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+
+    def pytest_configure(self, config: Any) -> None:
+        from epdsim.testing.plugin import PROGRESS
+
+        config.stash[PROGRESS] = self._tell
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        from epdsim.testing.plugin import RECORD
+
+        for key, value in report.user_properties if report.when == "call" else ():
+            if key == RECORD:
+                self._tell(f"{value['id']} {value['outcome']}")
 
 
 def _tell(title: str, verdicts: list[dict[str, Any]]) -> None:
     from epdsim.report.table import print_table
 
     rows = [
-        (one["id"], one["outcome"], f"{one.get('num_reached', 0):,}", one.get("replay") or one.get("reason", ""))
+        (one["id"], one["outcome"], f"{one.get('num_reached', 0):,}", one.get("replay") or one.get("reason", _cut(one)))
         for one in verdicts
     ]
     for one in verdicts:
@@ -103,3 +150,7 @@ def _tell(title: str, verdicts: list[dict[str, Any]]) -> None:
         if "story" in one:
             typer.echo("")
     print_table(title, ["property", "verdict", "reached", ""], rows)
+
+
+def _cut(verdict: dict[str, Any]) -> str:
+    return "not all cases: the time was over" if verdict.get("is_cut") else ""

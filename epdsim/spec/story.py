@@ -198,8 +198,10 @@ def _engine_lines(events: Sequence[Event]) -> list[_Line]:
 
 
 def _counts_steps(events: Sequence[Event]) -> bool:
-    """Whether times are numbers of steps: engines without a clock say so by what their steps yield."""
-    return any(isinstance(event, StepYielded) for event in events)
+    """Whether times are numbers of steps: engines without a clock say so by what their steps yield, or by the times of plans."""
+    plans = [event for event in events if isinstance(event, StepPlanned)]
+    is_counted = bool(plans) and all(event.time_ms == event.step for event in plans)
+    return is_counted or any(isinstance(event, StepYielded) for event in events)
 
 
 def _short(identifier: str) -> str:

@@ -1,12 +1,12 @@
-"""Hunting: many cases put to one system, all properties judged at once, and the shortest case kept for each that is violated.
+"""Hunting: many cases put to one system, all properties judged at once, and the smallest case kept for each that is violated.
 
-An exploration runs twice at most: once over all its cases, where nothing stops it and every property is judged; and, for a property
-that was violated, again over the same cases until that violation, which Hypothesis then makes as small as it can.
+An exploration runs once, over all its cases or until its time is over. What it found is then made small (`reduction`), which works
+on the case alone and so costs the same whoever drew it.
 """
 
 from __future__ import annotations
 
-import contextlib
+import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -21,48 +21,59 @@ from epdsim.sut.cases import Case
 from epdsim.sut.probe import events_of
 from epdsim.sut.systems import SystemUnderTest
 from epdsim.testing.failures import Found
+from epdsim.testing.reduction import Effort, reduced, size_of
 
 _CHECKS: list[HealthCheck] = [*HealthCheck]  # pyright: ignore[reportAssignmentType]  (its metaclass hides the members)
+_SHARE_OF_EXPLORATION, _SHARE_OF_REDUCTION = 0.5, 0.2
+"""What one of them may take of the time that is left."""
+_LEAST_SECONDS = 1.0
+"""What each may take even when no time is left, so that none says nothing."""
+MOST_ATTEMPTS = 400
+"""Cases that a reduction tries."""
 
 
-class ViolatedError(AssertionError):
-    """A property is violated; the message is its story."""
+class TimeIsOverError(BaseException):
+    """An exploration has had its time; no failure of a case, which is why Hypothesis lets it through."""
 
 
 @dataclass(slots=True)
 class Collector:
-    """Takes runs, and either judges all of them or stops at the first that violates one property.
+    """Takes runs, judges them, and keeps the smallest one that violates each property.
 
     Attributes:
         properties: To judge.
-        target: The property to stop at; None for never.
+        ends_at: When to stop, on `time.monotonic`'s clock; None for never.
         verdicts: So far.
-        found: The last run that violated the target.
+        found: The smallest violation so far, by property.
         num_cases: Taken so far.
+        is_cut: Whether it stopped before all cases had come.
     """
 
     properties: Sequence[Property]
-    target: str | None = None
+    ends_at: float | None = None
     verdicts: dict[str, Verdict] = field(default_factory=dict[str, Verdict])
-    found: Found | None = None
+    found: dict[str, Found] = field(default_factory=dict[str, Found])
     num_cases: int = 0
+    is_cut: bool = False
 
     def take(self, case: Case, events: Sequence[Event]) -> None:
         """Judge a run.
 
         Raises:
-            ViolatedError: It violates the target.
+            TimeIsOverError: There is no time for another one.
         """
-        judging = Judge([one for one in self.properties if self.target in (None, one.id)])
+        judging = Judge(self.properties)
         for event in events:
             judging(event)
         self.num_cases += 1
         for name, verdict in judging.verdicts().items():
-            if name == self.target and verdict.num_broken:
-                self.found = Found(name, case, events, verdict)
-                assert verdict.first is not None
-                raise ViolatedError(verdict.first.told)
+            known = self.found.get(name)
+            if verdict.num_broken and (known is None or size_of(case) < size_of(known.case)):
+                self.found[name] = Found(name, case, events, verdict)
             self.verdicts.setdefault(name, Verdict(name)).add(verdict)
+        if self.ends_at is not None and time.monotonic() > self.ends_at:
+            self.is_cut = True
+            raise TimeIsOverError
 
 
 Run = Callable[[Collector, SystemUnderTest, int, int], None]
@@ -87,7 +98,7 @@ class Exploration:
 
 
 def drawn(name: str, strategy: st.SearchStrategy[Case], *, level: str, weight: float = 1.0) -> Exploration:
-    """Cases that Hypothesis draws, and makes small.
+    """Cases that Hypothesis draws.
 
     Args:
         name: For messages.
@@ -98,7 +109,7 @@ def drawn(name: str, strategy: st.SearchStrategy[Case], *, level: str, weight: f
 
     def run(collector: Collector, system: SystemUnderTest, number: int, budget: int) -> None:
         @seed(number)
-        @quiet_settings(budget, shrinks=collector.target is not None)
+        @quiet_settings(budget)
         @given(strategy)
         def explore(case: Case) -> None:
             collector.take(case, events_of(case, system))
@@ -111,7 +122,7 @@ def drawn(name: str, strategy: st.SearchStrategy[Case], *, level: str, weight: f
 
 
 def listed(name: str, cases: Callable[[], Iterable[Case]], *, level: str) -> Exploration:
-    """All cases of an enumeration, whatever the budget, smallest first.
+    """All cases of an enumeration, whatever the budget.
 
     Args:
         name: For messages.
@@ -126,18 +137,20 @@ def listed(name: str, cases: Callable[[], Iterable[Case]], *, level: str) -> Exp
     return Exploration(name, level, run)
 
 
-def quiet_settings(budget: int, *, shrinks: bool) -> settings:
-    """Hypothesis's settings of a hunt: nothing is kept, nothing is timed, and what is found is made small."""
-    phases = [Phase.generate, Phase.shrink] if shrinks else [Phase.generate]
+def quiet_settings(budget: int) -> settings:
+    """Hypothesis's settings of a hunt: it draws and does no more; nothing is kept, nothing is timed."""
     return settings(
         max_examples=budget,
         database=None,
         deadline=None,
-        phases=phases,
+        phases=[Phase.generate],
         suppress_health_check=_CHECKS,
         print_blob=False,
-        report_multiple_bugs=False,
     )
+
+
+Progress = Callable[[str], None]
+"""Told in few words what is done just now."""
 
 
 class Hunter:
@@ -148,12 +161,22 @@ class Hunter:
         number: Seed of all explorations.
         budget: Cases of an exploration of weight 1.
         properties: To judge.
+        seconds: For all explorations and reductions together; None for as long as it takes, where equal seeds find equal things.
+        progress: Told what is done.
     """
 
     def __init__(
-        self, system: SystemUnderTest, number: int = 0, budget: int = 150, properties: Sequence[Property] = JUDGED
+        self,
+        system: SystemUnderTest,
+        number: int = 0,
+        budget: int = 150,
+        properties: Sequence[Property] = JUDGED,
+        seconds: float | None = None,
+        progress: Progress = lambda _: None,
     ) -> None:
         self.system, self.seed, self.budget, self._properties = system, number, budget, properties
+        self._ends_at = None if seconds is None else time.monotonic() + seconds
+        self._progress = progress
         self._explored: dict[str, Collector] = {}
 
     def can(self, exploration: Exploration) -> bool:
@@ -164,17 +187,29 @@ class Hunter:
         """The verdicts of an exploration."""
         known = self._explored.get(exploration.name)
         if known is None:
-            known = self._explored[exploration.name] = Collector(self._properties)
-            exploration.run(known, self.system, self.seed, self._budget_of(exploration))
+            self._progress(f"exploring {exploration.name}")
+            known = Collector(self._properties, self._until(_SHARE_OF_EXPLORATION))
+            self._explored[exploration.name] = known
+            try:
+                exploration.run(known, self.system, self.seed, max(1, round(self.budget * exploration.weight)))
+            except TimeIsOverError:
+                self._progress(f"{exploration.name}: stopped after {known.num_cases} cases, for want of time")
         return known
 
-    def shortest(self, exploration: Exploration, property_id: str) -> Found:
-        """The smallest run of an exploration that violates a property."""
-        collector = Collector(self._properties, property_id)
-        with contextlib.suppress(ViolatedError):
-            exploration.run(collector, self.system, self.seed, self._budget_of(exploration))
-        assert collector.found is not None, "the same cases violate again"
-        return collector.found
+    def smallest(self, exploration: Exploration, property_id: str) -> Found:
+        """A run that violates a property: the smallest that an exploration came by, made smaller.
 
-    def _budget_of(self, exploration: Exploration) -> int:
-        return max(1, round(self.budget * exploration.weight))
+        Raises:
+            KeyError: The exploration found no violation of it.
+        """
+        found = self.explored(exploration).found[property_id]
+        (one,) = (one for one in self._properties if one.id == property_id)
+        self._progress(f"making the story of {property_id} short")
+        return reduced(found, one, self.system, Effort(MOST_ATTEMPTS, self._until(_SHARE_OF_REDUCTION)))
+
+    def _until(self, share: float) -> float | None:
+        """When something ends that may take a share of the time that is left."""
+        if self._ends_at is None:
+            return None
+        now = time.monotonic()
+        return now + max(_LEAST_SECONDS, share * (self._ends_at - now))

@@ -190,7 +190,7 @@ def machine(name: str, kind: type[EngineMachine] = EngineMachine, *, weight: flo
 
     def run(collector: Collector, system: SystemUnderTest, number: int, budget: int) -> None:
         driven = type(kind.__name__, (kind,), {"system": system, "collector": collector})
-        wanted = settings(quiet_settings(budget, shrinks=collector.target is not None), stateful_step_count=STEP_COUNT)
+        wanted = settings(quiet_settings(budget), stateful_step_count=STEP_COUNT)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", HypothesisWarning)
             run_state_machine_as_test(seed(number)(driven), settings=wanted)

@@ -6,6 +6,7 @@ It loads in every pytest run of the environment, so nothing heavy is imported be
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 RECORD = "epd"
 """Name under which a test's report carries its verdict."""
 _SESSION: pytest.StashKey[Session] = pytest.StashKey()
+PROGRESS: pytest.StashKey[Callable[[str], None]] = pytest.StashKey()
+"""Where a plugin of the run may say who is told what is being done."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,6 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         ("dialect", str, "NAME", "Dialect of the reference: ideal (default), or a release such as vllm-0.32."),
         ("seed", int, "N", "Seed of all explorations (default 0)."),
         ("budget", int, "N", "Cases of each exploration (default 150)."),
+        ("seconds", float, "N", "Seconds for all explorations and stories together (default: no limit)."),
         ("report", str, "FILE", "Write the verdicts to FILE (JSON)."),
         ("failures", str, "DIR", "Where failures are kept (default .epdsim/failures)."),
     ):
@@ -49,6 +53,7 @@ def options(config: pytest.Config) -> dict[str, Any]:
         "dialect": config.getoption("--epd-dialect"),
         "seed": config.getoption("--epd-seed") or 0,
         "budget": config.getoption("--epd-budget") or int(str(config.getini("epd_budget"))),
+        "seconds": config.getoption("--epd-seconds"),
         "failures": config.getoption("--epd-failures"),
     }
 
@@ -71,7 +76,8 @@ def epd_session(pytestconfig: pytest.Config) -> Session:
     known = pytestconfig.stash.get(_SESSION, None)
     if known is None:
         folder = None if told["failures"] is None else Path(told["failures"])
-        known = Session(told["sut"], told["dialect"], told["seed"], told["budget"], folder)
+        progress = pytestconfig.stash.get(PROGRESS, lambda _: None)
+        known = Session(told["sut"], told["dialect"], told["seed"], told["budget"], folder, told["seconds"], progress)
         pytestconfig.stash[_SESSION] = known
     return known
 
@@ -98,6 +104,12 @@ def epd(epd_session: Session, record_property: Any) -> Any:
     return check
 
 
+def _version(config: pytest.Config) -> str | None:
+    """Dialect or release of the system; None when no property came to be tested."""
+    session = config.stash.get(_SESSION, None)
+    return None if session is None else session.system.version
+
+
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """The table of verdicts."""
     verdicts = [
@@ -114,7 +126,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     report = config.getoption("--epd-report")
     if report:
         Path(report).write_text(
-            json.dumps({**options(config), "verdicts": verdicts}, indent=1) + "\n", encoding="utf-8"
+            json.dumps({**options(config), "version": _version(config), "verdicts": verdicts}, indent=1) + "\n",
+            encoding="utf-8",
         )
     asked = config.getoption("--epd-sut") is not None or config.getoption("--epd-dialect") is not None
     bad = [one for one in verdicts if one["outcome"] in ("violated", "inconclusive")]

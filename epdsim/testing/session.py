@@ -9,7 +9,7 @@ from typing import Any
 from epdsim.spec import REGISTER, Outcome, Property, Verdict
 from epdsim.sut.systems import find_system
 from epdsim.testing.failures import FOLDER, keep, told_failure
-from epdsim.testing.hunt import Exploration, Hunter
+from epdsim.testing.hunt import Exploration, Hunter, Progress
 
 
 class Session:
@@ -21,6 +21,8 @@ class Session:
         seed: Of all explorations.
         budget: Cases of each exploration.
         folder: Where failures are kept; None for the usual place.
+        seconds: For all that is explored and made short; None for as long as it takes.
+        progress: Told what is done.
 
     Raises:
         InputError: No such system, or it is not installed.
@@ -33,10 +35,12 @@ class Session:
         seed: int = 0,
         budget: int = 150,
         folder: Path | None = None,
+        seconds: float | None = None,
+        progress: Progress = lambda _: None,
     ) -> None:
         self.sut, self.dialect, self.folder = sut, dialect, folder or FOLDER
         self.system = find_system(sut, dialect)
-        self.hunter = Hunter(self.system, seed, budget)
+        self.hunter = Hunter(self.system, seed, budget, seconds=seconds, progress=progress)
 
     def reason_to_skip(self, property_id: str, explorations: Sequence[Exploration]) -> str:
         """Why a property is not run against the system; empty when it is."""
@@ -50,13 +54,17 @@ class Session:
     def check(self, property_id: str, explorations: Sequence[Exploration]) -> dict[str, Any]:
         """The verdict of a property, as plain data; a violation is made small and kept."""
         total = Verdict(property_id)
+        told: dict[str, Any] = {"id": property_id}
         violated: Exploration | None = None
         for exploration in explorations:
             if violated is None and self.hunter.can(exploration):
-                verdict = self.hunter.explored(exploration).verdicts.get(property_id, Verdict(property_id))
+                explored = self.hunter.explored(exploration)
+                verdict = explored.verdicts.get(property_id, Verdict(property_id))
                 total.add(verdict)
                 violated = exploration if verdict.num_broken else None
-        told: dict[str, Any] = {"id": property_id, "outcome": str(total.outcome), "num_reached": total.num_reached}
+                if explored.is_cut:
+                    told["is_cut"] = True
+        told |= {"outcome": str(total.outcome), "num_reached": total.num_reached}
         if violated is not None:
             return told | self._story(property_id, violated)
         if total.outcome is Outcome.INCONCLUSIVE:
@@ -73,10 +81,10 @@ class Session:
         assert hunter.explored(exploration).verdicts[canary.id].num_broken, (
             "the canary is alive: violations are not found"
         )
-        return told_failure(hunter.shortest(exploration, canary.id))
+        return told_failure(hunter.smallest(exploration, canary.id))
 
     def _story(self, property_id: str, exploration: Exploration) -> dict[str, Any]:
-        found = self.hunter.shortest(exploration, property_id)
+        found = self.hunter.smallest(exploration, property_id)
         identifier = keep(
             found,
             system=self.sut,

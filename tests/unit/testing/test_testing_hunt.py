@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
 
 from epdsim.core.errors import InputError
 from epdsim.core.rules import IDEAL, Replacement
@@ -17,7 +20,9 @@ from epdsim.sut.systems import SystemUnderTest, find_system
 from epdsim.testing.failures import Failure, Status, find_failure, keep, replay_failure, told_failure
 from epdsim.testing.hunt import Collector, Hunter, drawn
 from epdsim.testing.machine import machine
+from epdsim.testing.reduction import Effort, reduced, size_of, violation
 from epdsim.testing.session import Session
+from epdsim.testing.smaller_workloads import WORKLOAD_STEPS
 from epdsim.testing.strategies import render_cases, strip_cases
 from epdsim.testing.workloads import Traits, engine_cases
 
@@ -33,7 +38,7 @@ def lines_of(story):
 @pytest.fixture(scope="module")
 def lost():
     """The payload lost between strip and resume, in the dialect of 0.32."""
-    return Hunter(find_system("reference", "vllm-0.32"), budget=150).shortest(RESUMES, "STRIP-AVAIL")
+    return Hunter(find_system("reference", "vllm-0.32"), budget=150).smallest(RESUMES, "STRIP-AVAIL")
 
 
 class TestTheTwoStories:
@@ -47,7 +52,7 @@ class TestTheTwoStories:
         assert story[-1].strip() == "!"
 
     def test_mixed_modalities_are_refused_by_the_validator_of_their_own_render(self):
-        found = Hunter(find_system("reference", "vllm-0.32"), budget=60).shortest(PROMPTS, "SLOT-ACCEPT")
+        found = Hunter(find_system("reference", "vllm-0.32"), budget=60).smallest(PROMPTS, "SLOT-ACCEPT")
         assert isinstance(found.case, RenderCase)
         assert len(found.case.items) == 2
         assert 2 == len(lines_of(told_failure(found))) <= MOST_LINES
@@ -79,6 +84,58 @@ class TestPlantedDefects:
         system = SystemUnderTest("planted", rule, "0.32.0", reference_engine(dialect), ReferenceProtocol(dialect))
         hunter = Hunter(system, budget=150, properties=properties_of([property_id]))
         assert hunter.explored(exploration).verdicts[property_id].num_broken
+
+
+class TestReduction:
+    def test_what_is_left_is_needed(self, lost):
+        """No step makes the story smaller that is told, and what is left are the three requests and the two items of it."""
+        (one,) = properties_of(["STRIP-AVAIL"])
+        system = find_system("reference", "vllm-0.32")
+        assert isinstance(lost.case, EngineCase)
+        workload = lost.case.workload
+        assert len(workload.requests) == 3
+        assert sum(len(request.mm_features) for request in workload.requests) <= 3
+        for step in WORKLOAD_STEPS:
+            for smaller in step(workload):
+                assert violation(EngineCase(smaller), one, system) is None
+
+    def test_effort_is_bounded_and_nothing_is_lost(self):
+        (one,) = properties_of(["STRIP-AVAIL"])
+        system = find_system("reference", "vllm-0.32")
+        found = Hunter(system, budget=150).explored(RESUMES).found["STRIP-AVAIL"]
+        same = reduced(found, one, system, Effort(0))
+        assert (same.case, same.verdict.first) == (found.case, found.verdict.first)
+        assert reduced(found, one, system, Effort(10**6, ends_at=0.0)).case == found.case
+        few, many = (reduced(found, one, system, Effort(attempts)) for attempts in (15, 400))
+        assert size_of(many.case) < size_of(few.case) < size_of(found.case)
+
+    def test_another_system_reduces_nothing(self, lost):
+        (one,) = properties_of(["STRIP-AVAIL"])
+        assert reduced(lost, one, find_system("reference"), Effort(100)) is lost
+
+    @pytest.mark.parametrize("step", WORKLOAD_STEPS, ids=lambda step: step.__name__)
+    @given(case=engine_cases())
+    @settings(
+        max_examples=25, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=[*HealthCheck]
+    )
+    def test_smaller_workloads_are_whole(self, step, case):
+        """They can be played by the ideal, where nothing is violated: no step makes what cannot be served."""
+        taken = Collector(JUDGED)
+        for smaller in itertools.islice(step(case.workload), 3):
+            for request in smaller.requests:
+                for item in request.mm_features:
+                    assert item.offset + item.length <= len(request.prompt_token_ids)
+                    assert item.is_embed is None or len(item.is_embed) == item.length
+            taken.take(EngineCase(smaller), events_of(EngineCase(smaller), find_system("reference")))
+        assert taken.found == {}
+
+    def test_time_that_is_over_ends_an_exploration(self):
+        said = []
+        hunter = Hunter(find_system("reference"), budget=10_000, seconds=0.0, progress=said.append)
+        assert hunter.explored(PROMPTS).is_cut
+        assert 1 <= hunter.explored(PROMPTS).num_cases < 10_000
+        assert said[0] == "exploring prompts"
+        assert said[1].startswith("prompts: stopped after ")
 
 
 class TestMachine:
