@@ -278,7 +278,14 @@ def cli() -> str:
     """The help of every verb, as the program prints it."""
     verbs = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
     parts = []
-    for words in ([], *([verb] for verb in verbs)):
+    groups = [
+        [group.name, command.name or command.callback.__name__]
+        for group in app.registered_groups
+        if group.name and group.typer_instance
+        for command in group.typer_instance.registered_commands
+        if command.callback
+    ]
+    for words in ([], *([verb] for verb in verbs), *groups):
         shown = CliRunner().invoke(app, [*words, "--help"], prog_name="epdsim", terminal_width=100)
         assert shown.exit_code == 0, shown.output
         title = " ".join(["epdsim", *words])

@@ -20,6 +20,7 @@ from epdsim.cli.plan import plan
 from epdsim.cli.record import record
 from epdsim.cli.replay import replay
 from epdsim.cli.run import run
+from epdsim.cli.trace import trace
 from epdsim.cli.validate import validate
 from epdsim.core.errors import EpdsimError
 
@@ -40,6 +41,7 @@ app.command()(judge)
 app.command()(replay)
 app.command()(record)
 app.command()(calibrate)
+app.add_typer(trace, name="trace")
 
 
 def _version(wanted: bool) -> None:

@@ -178,7 +178,7 @@ class MediaSize(NamedTuple):
         return self.num_frames / CLIP_FRAMES_PER_S if self.num_frames > 1 else 0.0
 
 
-def _parse_size(given: Any) -> Any:
+def parse_size(given: Any) -> Any:
     """`1080p`, `640x480` (height first), `(720, 1280, 16)` or a list, as a tuple of numbers."""
     if isinstance(given, str):
         text = given.strip().lower()
@@ -195,7 +195,7 @@ def _parse_size(given: Any) -> Any:
     return tuple(given)
 
 
-SizeValue = Annotated[tuple[int, ...], BeforeValidator(_parse_size)]
+SizeValue = Annotated[tuple[int, ...], BeforeValidator(parse_size)]
 """A size in a scenario file, height first: two sides, and perhaps a number of frames; none of them 0."""
 
 

@@ -71,7 +71,7 @@ def overlay_images(requests: Iterable[WorkloadRequest], spec: OverlaySpec, seed:
         return list(drawer.draw(rng, count, [f"overlay/{owner}/{index}" for index in range(count)])), rng
 
     for request in requests:
-        text = [part for part in request.parts if isinstance(part, TokenRun)]
+        text = request.text
         if len(text) != len(request.parts):
             raise InputError(
                 f"request {request.request_id!r}", "has media already, so none can be laid over it", "drop the overlay"

@@ -10,9 +10,14 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from epdsim.core.errors import InputError
+from epdsim.workload.aiperf import AiperfSpec
 from epdsim.workload.azure import AzureCsvSpec
+from epdsim.workload.bailian import BailianSpec
+from epdsim.workload.blis import BlisSpec
+from epdsim.workload.burstgpt import BurstGptSpec
 from epdsim.workload.fixed import FixedSpec, RepeatSpec
 from epdsim.workload.jsonl import JsonlSpec, MooncakeSpec
+from epdsim.workload.own_csv import OwnCsvSpec
 from epdsim.workload.random_mm import RandomMmSpec
 from epdsim.workload.servegen import ServeGenSpec
 from epdsim.workload.sessions import SessionsSpec
@@ -24,6 +29,11 @@ OpenSpec = (
     AzureCsvSpec
     | MooncakeSpec
     | JsonlSpec
+    | BurstGptSpec
+    | BailianSpec
+    | BlisSpec
+    | AiperfSpec
+    | OwnCsvSpec
     | ServeGenSpec
     | PoissonSpec
     | GammaSpec

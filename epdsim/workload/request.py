@@ -57,3 +57,13 @@ class WorkloadRequest:
     session_id: str = ""
     priority: int = 0
     slo_class: str = ""
+
+    @property
+    def text(self) -> tuple[TokenRun, ...]:
+        """The prompt's text, in order."""
+        return tuple(part for part in self.parts if isinstance(part, TokenRun))
+
+    @property
+    def media(self) -> tuple[MediaRef, ...]:
+        """The prompt's pictures, clips and sounds, in order."""
+        return tuple(part for part in self.parts if isinstance(part, MediaRef))

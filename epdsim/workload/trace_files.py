@@ -7,10 +7,12 @@ import heapq
 import io
 import math
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
+
+import msgspec
 
 from epdsim.core.errors import InputError
 
@@ -52,6 +54,34 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         ) from error
     except OSError as error:
         raise InputError(f"trace {str(path)!r}", f"cannot be read ({error.strerror or error})") from error
+
+
+def json_rows(
+    path: Path,
+    decoder: msgspec.json.Decoder[T],
+    is_skipped: Callable[[bytes, int], bool] = lambda text, number: False,  # noqa: ARG005 - what is asked for
+) -> Iterator[tuple[int, T]]:
+    """The records of a JSON-lines file with their line numbers; empty lines are passed over.
+
+    Args:
+        path: Plain or gzip.
+        decoder: Of one record.
+        is_skipped: Whether a line, given with its number, is no record.
+
+    Raises:
+        InputError: A line is none; raised when it is reached.
+    """
+    for number, text in read_lines(path):
+        if is_skipped(text, number):
+            continue
+        try:
+            record = decoder.decode(text)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            if not text.strip():
+                continue
+            rule, remedy = f"is not a record of the trace ({error})", "the line may be cut in half; complete or drop it"
+            raise line_error(path, number, text.decode(errors="replace").rstrip(), rule, remedy) from error
+        yield number, record
 
 
 def line_error(path: Path, line: int, text: str, rule: str, remedy: str = "") -> InputError:

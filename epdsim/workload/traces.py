@@ -13,6 +13,7 @@ from epdsim.workload.overlay import OverlaySpec, overlay_images
 from epdsim.workload.request import WorkloadRequest
 from epdsim.workload.specs import PositiveInt, SpecModel, resolve_path
 from epdsim.workload.trace_files import TraceCut, require_file
+from epdsim.workload.trace_header import MOONCAKE_BLOCKS, Blocks
 from epdsim.workload.workload import Workload
 
 
@@ -50,8 +51,17 @@ class TraceSpec(SpecModel):
         """The requests of the file, without the overlay; each kind reads its own form."""
         raise NotImplementedError
 
-    def statements(self) -> list[str]:
-        """What reading the file assumes."""
+    @property
+    def blocks(self) -> Blocks:
+        """What the text consists of, where the trace numbers blocks."""
+        return MOONCAKE_BLOCKS
+
+    def statements(self, path: Path) -> list[str]:  # noqa: ARG002 - a kind may have to look into the file
+        """What reading the file assumes.
+
+        Raises:
+            InputError: The file cannot be used.
+        """
         return []
 
     def requests(self, path: Path, seed: int) -> Iterator[WorkloadRequest]:
@@ -66,7 +76,7 @@ class TraceSpec(SpecModel):
             InputError: There is no such file.
         """
         path = require_file(resolve_path(self.path, base_dir), "trace")
-        statements = self.statements()
+        statements = self.statements(path)
         if self.window_s is not None:
             statements.append(f"from {self.window_s[0]:g} to {self.window_s[1]:g} s")
         if self.limit is not None:

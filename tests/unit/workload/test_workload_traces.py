@@ -324,7 +324,8 @@ class TestOwnForm:
         path = jsonl(mooncake_line(), mooncake_line(3000, 1537, 7, (0, 1, 2, 46)))
         out = tmp_path / "out.jsonl"
         assert write_jsonl(read_jsonl(path), out) == 2
-        written = [json.loads(line) for line in out.read_text().splitlines()]
+        header, *written = [json.loads(line) for line in out.read_text().splitlines()]
+        assert header == {"format": "epdsim-trace", "version": 1}
         assert [
             {key: line[key] for key in ("timestamp", "input_length", "output_length", "hash_ids")} for line in written
         ] == [json.loads(line) for line in path.read_text().splitlines()]

@@ -1,0 +1,87 @@
+"""Which known form a file of traffic has, by its first line."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from epdsim.core.errors import InputError
+from epdsim.workload.own_csv import COLUMNS, REQUIRED
+from epdsim.workload.trace_files import line_error, read_lines, require_file
+from epdsim.workload.trace_header import FORMAT
+
+FORMATS = (
+    "csv",
+    "jsonl",
+    "mooncake-jsonl",
+    "bailian-jsonl",
+    "aiperf-jsonl",
+    "azure-csv",
+    "burstgpt-csv",
+    "blis-csv",
+    "servegen",
+)
+"""Kinds of workloads that are read from a file or a folder."""
+
+_MEDIA_KEYS = {"text", "texts", "image", "images", "image_uuids", "audio", "audios", "video", "videos", "turns"}
+_OWN_KEYS = {"mm_items", "runs", "request_id", "session_id", "priority", "slo_class"}
+
+
+def detect_format(path: Path) -> str:
+    """The kind of workload that reads a file, one of `FORMATS`.
+
+    Raises:
+        InputError: There is no such file, or it has none of the known forms.
+    """
+    if path.is_dir() or path.name.endswith((".tar", ".tar.gz", ".tgz")):
+        return "servegen"
+    require_file(path, "trace")
+    for number, line in read_lines(path):
+        if line.strip():
+            return _of_json(path, number, line) if line.lstrip()[:1] == b"{" else _of_csv(path, number, line)
+    raise InputError(f"trace {str(path)!r}", "is empty")
+
+
+def _of_json(path: Path, number: int, line: bytes) -> str:
+    try:
+        record: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        shown = line.decode(errors="replace").rstrip()
+        raise line_error(path, number, shown, f"is no JSON ({error})", "complete or drop the line") from error
+    keys = set(record)
+    if record.get("format") == FORMAT:
+        return "jsonl"
+    if {"chat_id", "parent_chat_id"} <= keys:
+        return "bailian-jsonl"
+    if {"timestamp", "input_length", "output_length"} <= keys:
+        return "jsonl" if keys & _OWN_KEYS else "mooncake-jsonl"
+    if keys & _MEDIA_KEYS:
+        return "aiperf-jsonl"
+    raise _unknown(path, number, sorted(keys))
+
+
+def _of_csv(path: Path, number: int, line: bytes) -> str:
+    header = next(csv.reader([line.decode(errors="replace")], skipinitialspace=True), [])
+    names = {name.strip().lower() for name in header}
+    if {"timestamp", "contexttokens", "generatedtokens"} <= names:
+        return "azure-csv"
+    if {"timestamp", "request tokens", "response tokens"} <= names:
+        return "burstgpt-csv"
+    if {"arrival_time_us", "input_tokens", "output_tokens"} <= names:
+        return "blis-csv"
+    if all(names & set(COLUMNS[name]) for name in REQUIRED):
+        return "csv"
+    raise _unknown(path, number, header)
+
+
+def _unknown(path: Path, number: int, names: Sequence[str]) -> InputError:
+    told = ", ".join(names)[:80]
+    rule = f"has {told!r}, which is the start of no form that is known"
+    remedy = (
+        f"name it with --from ({', '.join(FORMATS)}); a CSV of your own needs a time, prompt_tokens and output_tokens"
+    )
+    return line_error(path, number, "", rule, remedy)
