@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from epdsim.testing.caches import direct_cases, mirror_cases, ring_cases
 from epdsim.testing.hunt import drawn
 from epdsim.testing.machine import machine
 from epdsim.testing.strategies import check_cases, render_cases, strip_cases
@@ -16,6 +17,9 @@ RESUMES = drawn(
     "workloads that regret a strip", engine_cases(Traits(plots=("resume",), mismatches=False)), level="engine"
 )
 MACHINE = machine("machine", weight=0.5)
+MIRRORS = drawn("front ends and engines with mirrored caches", mirror_cases(), level="caches", weight=2)
+DIRECT = drawn("payloads past the front end's cache", direct_cases(), level="caches")
+RINGS = drawn("requests by way of a ring", ring_cases(), level="caches", weight=2)
 
 ENGINE = (RESUMES, WORKLOADS, MACHINE)
 """All that drives an engine; what finds a violation first tells its story."""

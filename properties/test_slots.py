@@ -42,5 +42,6 @@ def test_round_trip_and_order(epd, name):
     epd(name, PROMPTS)
 
 
-def test_fallback(epd):
-    epd("SLOT-FALLBACK", FAILING_FAMILIES)
+@pytest.mark.parametrize("name", ["SLOT-FALLBACK"])
+def test_fallback(epd, name):
+    epd(name, FAILING_FAMILIES)

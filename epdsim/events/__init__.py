@@ -6,6 +6,17 @@ A *sink* is any callable that takes an event; a run has a list of them (metrics,
 from collections.abc import Callable
 
 from epdsim.events.base import Event
+from epdsim.events.caches import (
+    CachedItem,
+    CacheSide,
+    MediaCachesSeen,
+    MediaHandedOver,
+    RingEntry,
+    RingItem,
+    RingRead,
+    RingSeen,
+    RingSent,
+)
 from epdsim.events.engine import (
     CacheReset,
     EngineDied,
@@ -56,6 +67,8 @@ __all__ = [
     "Admitted",
     "AnyEvent",
     "CacheReset",
+    "CacheSide",
+    "CachedItem",
     "CheckedItem",
     "EcLoaded",
     "EncodeFinished",
@@ -71,6 +84,8 @@ __all__ = [
     "ItemsMerged",
     "KvTransferred",
     "LegSent",
+    "MediaCachesSeen",
+    "MediaHandedOver",
     "MergedItem",
     "NdjsonWriter",
     "PayloadsSent",
@@ -84,6 +99,11 @@ __all__ = [
     "RequestFailed",
     "RequestFinished",
     "RequestQueued",
+    "RingEntry",
+    "RingItem",
+    "RingRead",
+    "RingSeen",
+    "RingSent",
     "Sink",
     "SpanInfo",
     "StepFinished",

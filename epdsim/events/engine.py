@@ -106,7 +106,7 @@ class RequestAborted(Event, frozen=True):
 
 
 class CacheReset(Event, frozen=True):
-    """A cache is told to forget everything: `"prefix"` or `"encoder"`."""
+    """A cache is told to forget everything: `"prefix"`, `"encoder"` or `"media"`."""
 
     is_detail: ClassVar[bool] = True
 

@@ -14,6 +14,7 @@ from typing import ClassVar
 import msgspec
 
 from epdsim.events.base import Event
+from epdsim.events.caches import MediaCachesSeen, MediaHandedOver, RingRead, RingSeen, RingSent
 from epdsim.events.engine import (
     CacheReset,
     EngineDied,
@@ -253,5 +254,10 @@ AnyEvent = (
     | RequestChecked
     | ItemsMerged
     | FeaturesStripped
+    | MediaHandedOver
+    | MediaCachesSeen
+    | RingSent
+    | RingRead
+    | RingSeen
 )
 """Every kind of event; what a reader decodes into."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from epdsim.core.errors import InputError
-from epdsim.spec import content, ecv, encoder, simulator, slots, stated, steps, strip
+from epdsim.spec import caches, content, ecv, encoder, simulator, slots, stated, steps, strip
 from epdsim.spec.property import Property
 
 FAMILIES: Mapping[str, tuple[str, Sequence[Property]]] = {
@@ -16,7 +16,7 @@ FAMILIES: Mapping[str, tuple[str, Sequence[Property]]] = {
     "steps": ("Steps, blocks and progress", steps.PROPERTIES),
     "content": ("KV content", content.PROPERTIES),
     "positions": ("Positions and splicing", stated.POSITIONS),
-    "caches": ("Media caches", stated.CACHES),
+    "caches": ("Media caches", caches.PROPERTIES),
     "identity": ("Identity", stated.IDENTITY),
     "embeddings": ("Hand-over of embeddings", stated.EMBEDDINGS),
     "sessions": ("Sessions", stated.SESSIONS),

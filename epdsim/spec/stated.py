@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from epdsim.spec.property import Level, Property
 
-_NO_CACHES = "no event of the media caches yet: the model has none"
 _NO_FAULTS = "needs connectors that are late or fail, which fleets do not have yet"
 
 
@@ -16,49 +15,6 @@ def _stated(
     return Property(identifier, sentence, why, level, evidence=evidence, not_judged=not_judged, twin=twin)
 
 
-CACHES = (
-    _stated(
-        "MMC-MIRROR",
-        "If the front end sends an item by hash alone, the engine can resolve it, or the miss is typed and recoverable.",
-        "An assertion ends the engine's input thread.",
-        "engine",
-        _NO_CACHES,
-        "vLLM PRs 46747, 51897, 31927, 16273",
-    ),
-    _stated(
-        "MMC-FRESH",
-        "A payload that is on the wire wins over any cached item with the same key.",
-        "Layout of the new item, tensors of the old one.",
-        "engine",
-        _NO_CACHES,
-        "vLLM PR 57833",
-    ),
-    _stated(
-        "MMC-STRUCT",
-        "Caches are sound: keys in order of use are those of the data, eviction makes progress, nobody else changes them.",
-        "A cache that cannot evict grows without bound or stands still.",
-        "engine",
-        _NO_CACHES,
-        "vLLM PR 47966",
-    ),
-    _stated(
-        "MMC-RESET",
-        "Reset, sleep, pause and refusal leave both mirrors in the same state.",
-        "The next request with the same item is sent by hash to a side that has forgotten it.",
-        "engine",
-        _NO_CACHES,
-        "vLLM PRs 33452, 51897, 26406",
-    ),
-    _stated(
-        "SHM-SAFE",
-        "A live handle never refers to overwritten memory, allocations never overlap live data, no entry is pinned for ever.",
-        "A worker reads another item's pixels.",
-        "engine",
-        _NO_CACHES,
-        "vLLM PRs 27117, 54994",
-        "vLLM issue 27858",
-    ),
-)
 IDENTITY = (
     _stated(
         "HASH-INJ",
@@ -178,7 +134,6 @@ BROADCAST = (
 )
 
 GROUPS: Mapping[str, tuple[Property, ...]] = {
-    "caches": CACHES,
     "identity": IDENTITY,
     "embeddings": EMBEDDINGS,
     "positions": POSITIONS,

@@ -29,6 +29,7 @@ from epdsim.events import (
     TablesRendered,
 )
 from epdsim.spec.property import Verdict
+from epdsim.spec.story_caches import cache_lines
 
 MOST_LINES = 12
 """Lines that a story has at most."""
@@ -87,7 +88,7 @@ def tell_story(events: Sequence[Event], verdict: Verdict) -> list[str]:
     assert verdict.first is not None, "there is a violation to tell of"
     seen = events[: verdict.at + 1]
     subjects = set(verdict.first.subjects)
-    lines = [*_protocol_lines(seen)] or _shortened(_engine_lines(seen), subjects)
+    lines = [*_protocol_lines(seen)] or cache_lines(seen) or _shortened(_engine_lines(seen), subjects)
     return [*lines[-MOST_LINES + 1 :], verdict.first.told]
 
 

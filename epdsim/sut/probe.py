@@ -22,6 +22,7 @@ from epdsim.events import (
     StrippedItem,
     TablesRendered,
 )
+from epdsim.sut.cache_cases import MirrorCase, RingCase
 from epdsim.sut.cases import (
     Case,
     CaseField,
@@ -34,6 +35,7 @@ from epdsim.sut.cases import (
     rendered_of,
     spans_of,
 )
+from epdsim.sut.probe_caches import play_mirror, play_ring
 from epdsim.sut.systems import ProtocolUnderTest, SystemUnderTest
 from epdsim.sut.told import tell_play
 from epdsim.wire.codec import kind_arguments, raw_bytes
@@ -51,6 +53,15 @@ def put(case: Case, system: SystemUnderTest, sink: Sink) -> None:
         if system.engine is None:
             raise InputError(f"system {system.title}", "it has no engine")
         tell_play(case.workload, system.play, system.title, sink)
+        return
+    if isinstance(case, MirrorCase | RingCase):
+        if system.caches is None:
+            raise InputError(f"system {system.title}", "it has no media caches")
+        if isinstance(case, MirrorCase):
+            play_mirror(case, system.caches.mirror(case.capacity_bytes), sink)
+        else:
+            ring = system.caches.ring(case.size_bytes, case.max_object_bytes, case.num_readers)
+            play_ring(case, ring, sink)
         return
     if system.protocol is None:
         raise InputError(f"system {system.title}", "it has no functions of the protocol")

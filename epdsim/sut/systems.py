@@ -15,6 +15,7 @@ from epdsim.core.errors import InputError
 from epdsim.core.items import MediaFeature, MediaItem
 from epdsim.core.releases.dialects import named
 from epdsim.core.slots import Rendered
+from epdsim.sut.caches import CachesUnderTest, ReferenceCaches
 from epdsim.sut.schedule_ec import FarSide
 from epdsim.sut.schedule_play import Engine, Play
 from epdsim.sut.schedule_records import RecordedWorkload
@@ -66,7 +67,7 @@ class SystemUnderTest:
         release: vLLM's release that workloads name, for example `"0.32.0"`.
         engine: Builds an engine for a workload and what is beyond its EC connector; None when it has none.
         protocol: Its functions of the protocol; None when it has none.
-        notices: Things that it told so far, for example a fall-back.
+        caches: Its media caches; None when it has none.
     """
 
     name: str
@@ -74,6 +75,7 @@ class SystemUnderTest:
     release: str
     engine: Callable[[RecordedWorkload, FarSide], EngineUnderTest[Any]] | None = None
     protocol: ProtocolUnderTest | None = None
+    caches: CachesUnderTest | None = None
 
     @property
     def title(self) -> str:
@@ -95,19 +97,26 @@ def reference(dialect: str | None = None) -> SystemUnderTest:
 
     rules = named(dialect or "ideal")
     release = rules.name.removeprefix("vllm-") if rules.replacements else "0.32"
-    return SystemUnderTest("reference", rules.name, f"{release}.0", reference_engine(rules), ReferenceProtocol(rules))
+    return SystemUnderTest(
+        "reference",
+        rules.name,
+        f"{release}.0",
+        reference_engine(rules),
+        ReferenceProtocol(rules),
+        ReferenceCaches(rules),
+    )
 
 
 def vllm(dialect: str | None = None) -> SystemUnderTest:
     """The installed release of vLLM."""
-    from epdsim.sut.vllm import VllmEngine, installed_version, vllm_protocol  # noqa: PLC0415 - as above
+    from epdsim.sut.vllm import VllmEngine, installed_version, vllm_caches, vllm_protocol  # noqa: PLC0415 - as above
 
     if dialect is not None:
         raise InputError(
             f"dialect {dialect!r} of vllm", "a real release has no dialect", "install the release that is meant"
         )
     version = installed_version()
-    return SystemUnderTest("vllm", version, version, VllmEngine, vllm_protocol())
+    return SystemUnderTest("vllm", version, version, VllmEngine, vllm_protocol(), vllm_caches())
 
 
 _OWN: Mapping[str, MakeSystem] = {"reference": reference, "vllm": vllm}

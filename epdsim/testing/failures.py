@@ -15,6 +15,7 @@ from epdsim.core.errors import InputError
 from epdsim.core.files import whole_file
 from epdsim.events import Event, NdjsonWriter
 from epdsim.spec import REGISTER, Outcome, Verdict, judge, tell_story, timeline
+from epdsim.sut.cache_cases import MirrorCase, RingCase
 from epdsim.sut.cases import Case, CheckCase, EngineCase, read_case, write_case
 from epdsim.sut.probe import events_of
 from epdsim.sut.systems import find_system
@@ -117,6 +118,11 @@ def _options(case: Case) -> list[str]:
         config = msgspec.to_builtins(case.workload.config)
         told = ", ".join(f"{key} {value}" for key, value in config.items() if key not in ("vllm", "seed"))
         return [f"Settings: {told}"]
+    if isinstance(case, MirrorCase):
+        return [f"A mirrored cache of {case.capacity_bytes} bytes a side"]
+    if isinstance(case, RingCase):
+        told = f"{case.size_bytes} bytes, objects of up to {case.max_object_bytes}, {case.num_readers} readers"
+        return [f"A ring of {told}"]
     return ["A request to the validator" if isinstance(case, CheckCase) else "A call of the protocol's functions"]
 
 

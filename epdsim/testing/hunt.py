@@ -86,7 +86,7 @@ class Exploration:
 
     Attributes:
         name: For messages; unique in a session.
-        level: `"protocol"` or `"engine"`: what the system must have.
+        level: What the system must have: `"protocol"`, `"engine"` or `"caches"`, as `SystemUnderTest` names it.
         run: Goes through the cases.
         weight: Share of the budget.
     """
@@ -181,7 +181,7 @@ class Hunter:
 
     def can(self, exploration: Exploration) -> bool:
         """Whether the system has what the exploration's cases are put to."""
-        return (self.system.engine if exploration.level == "engine" else self.system.protocol) is not None
+        return getattr(self.system, exploration.level) is not None
 
     def explored(self, exploration: Exploration) -> Collector:
         """The verdicts of an exploration."""

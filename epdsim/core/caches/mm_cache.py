@@ -166,6 +166,11 @@ class LruBytes(Generic[V]):
         """Oldest first."""
         return list(self._entries)
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Bytes by key, oldest first."""
+        return {key: num_bytes for key, (_, num_bytes) in self._entries.items()}
+
     def get(self, key: str) -> V | None:
         """The value, which is the most recent then; None when there is none."""
         self.touch(key)

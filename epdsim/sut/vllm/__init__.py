@@ -3,8 +3,18 @@
 Nothing of vLLM is imported before it is asked for.
 """
 
+from epdsim.sut.vllm.caches import VllmCaches, vllm_caches
 from epdsim.sut.vllm.engine import VllmEngine, installed_version, vllm_play
 from epdsim.sut.vllm.protocol import VllmProtocol, vllm_protocol
 from epdsim.sut.vllm.release import is_installed
 
-__all__ = ["VllmEngine", "VllmProtocol", "installed_version", "is_installed", "vllm_play", "vllm_protocol"]
+__all__ = [
+    "VllmCaches",
+    "VllmEngine",
+    "VllmProtocol",
+    "installed_version",
+    "is_installed",
+    "vllm_caches",
+    "vllm_play",
+    "vllm_protocol",
+]

@@ -97,7 +97,7 @@ class RealMirror:
             for key in miss.mm_hashes:
                 self.sender.invalidate(key)
             return by_hash, [], list(miss.mm_hashes)
-        return by_hash, [str(int(spec.data["pixel_values"].data[0])) for spec in taken], []
+        return by_hash, [content_of_spec(spec) for spec in taken], []
 
     def reset(self) -> None:
         """The front end's part of a reset."""
@@ -131,6 +131,11 @@ def feature_spec(vllm: Any, feature: MediaFeature, data: Any) -> Any:
         mm_hash=feature.mm_hash or feature.identifier,
         mm_position=vllm.PlaceholderRange(offset=feature.position.offset, length=feature.position.length),
     )
+
+
+def content_of_spec(spec: Any) -> str:
+    """The content of the release's form of a feature with its payload."""
+    return str(int(spec.data["pixel_values"].data[0]))
 
 
 def merged(vllm: Any, cache: Any, features: Sequence[MediaFeature]) -> list[Any]:

@@ -13,7 +13,15 @@ from epdsim.core.caches.shm_cache import ShmReader, ShmSender, handle_of
 from epdsim.core.caches.shm_ring import StaleHandleError
 from epdsim.core.items import MediaFeature, MediaItem, PlaceholderRange, TensorHandle
 from epdsim.core.rules import Dialect
-from epdsim.sut.vllm.mirrored_caches import CacheReport, feature_spec, load_media_caches, media_item, merged, real_item
+from epdsim.sut.vllm.mirrored_caches import (
+    CacheReport,
+    content_of_spec,
+    feature_spec,
+    load_media_caches,
+    media_item,
+    merged,
+    real_item,
+)
 from epdsim.sut.vllm.settings import StandIn
 
 _NAME = "VLLM_OBJECT_STORAGE_SHM_BUFFER_NAME"
@@ -51,7 +59,7 @@ class RealShm:
         """A rank takes a request: contents."""
         copies = [self._vllm.copy(one) for one in sent]
         self.readers[rank].get_and_update_features(copies)
-        return [str(int(one.data["pixel_values"].data[0])) for one in copies]
+        return [content_of_spec(one) for one in copies]
 
     def reset(self) -> None:
         """Forget everything."""
@@ -184,7 +192,7 @@ class _Sequence:
             item, span = media_item(key, 40 + 90 * key), PlaceholderRange(10 * place, 4)
             features.append(MediaFeature(("image", "video")[key % 2], f"k{key}", span, item))
         sent = self._model.send(features), self._real.send(features)
-        kinds = [_sent_model(one) for one in sent[0]], [_sent_real(one) for one in sent[1]]
+        kinds = [_sent_model(one) for one in sent[0]], [address_of_spec(one) for one in sent[1]]
         for kind in kinds[0]:
             self._report.count("sent inline" if kind is None else "sent by address")
         self._sent.append(sent)
@@ -227,7 +235,8 @@ def _sent_model(feature: MediaFeature) -> tuple[int, int] | None:
     return handle_of(feature.data) if feature.data.is_address else None
 
 
-def _sent_real(spec: Any) -> tuple[int, int] | None:
+def address_of_spec(spec: Any) -> tuple[int, int] | None:
+    """Address and number in the release's form of a feature; None when its payload is inline."""
     return (spec.data["address"].data, spec.data["monotonic_id"].data) if "address" in spec.data else None
 
 
