@@ -15,10 +15,12 @@ import msgspec
 
 from epdsim.events import Event
 from epdsim.spec import Judge, Property
+from epdsim.sut.cache_cases import MirrorCase, RingCase
 from epdsim.sut.cases import Case, CaseField, CaseItem, CheckCase, EngineCase, RenderCase, StripCase
 from epdsim.sut.probe import put
 from epdsim.sut.systems import SystemUnderTest
 from epdsim.testing.failures import Found
+from epdsim.testing.smaller_caches import MIRROR_STEPS, RING_STEPS
 from epdsim.testing.smaller_workloads import WORKLOAD_STEPS, workload_size
 
 C = TypeVar("C")
@@ -46,7 +48,8 @@ def size_of(case: Case) -> tuple[int, ...]:
     """How large a case is; cases of one kind can be ordered by it."""
     if isinstance(case, EngineCase):
         return (1, *workload_size(case.workload))
-    return (0, len(case.items), len(msgspec.json.encode(case)))
+    parts = case.operations if isinstance(case, MirrorCase | RingCase) else case.items
+    return (0, len(parts), len(msgspec.json.encode(case)))
 
 
 class _EnoughError(Exception):
@@ -181,5 +184,7 @@ _STEPS: dict[type, Sequence[Callable[[Any], Iterator[Case]]]] = {
     RenderCase: (_fewer_items, _fewer_declared, _plainer_items),
     CheckCase: (_fewer_items, _fewer_offers),
     StripCase: (_fewer_items, _plainer_items, _fewer_computed),
+    MirrorCase: MIRROR_STEPS,
+    RingCase: RING_STEPS,
     EngineCase: tuple(map(_of_workload, WORKLOAD_STEPS)),
 }

@@ -182,7 +182,7 @@ def test_a_cache_that_forgets_what_was_used_is_caught(monkeypatch):
 
 def test_what_is_found_is_told_in_few_lines():
     hunter, exploration = hunt({"mm_cache.moves": mm_mirror.moves_at_render}, "MMC-RESET", MIRRORS)
-    told = told_failure(hunter.shortest(exploration, "MMC-RESET"))
+    told = told_failure(hunter.smallest(exploration, "MMC-RESET"))
     lines = [line for line in told if line.lstrip()[:1].isdigit() and ". " in line[:5]]
     assert 2 <= len(lines) <= MOST_LINES
-    assert "the front end takes ['k0'] for cached, and the engine holds []" in lines[-1]
+    assert lines[-1].endswith("for cached, and the engine holds []")
