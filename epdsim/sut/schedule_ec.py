@@ -68,8 +68,8 @@ class FarSide:
             self._answers.append((self.now + steps, producer, identifier))
 
     def answers(self) -> Sequence[tuple[str, str, Answer]]:
-        """Answers that have come since the last look."""
-        due = [one for one in self._answers if one[0] <= self.now]
+        """Answers that have come since the last look, in the order in which they came: not every engine looks in every step."""
+        due = sorted((one for one in self._answers if one[0] <= self.now), key=lambda one: one[0])
         self._answers = [one for one in self._answers if one[0] > self.now]
         return [(producer, identifier, self._answer(at, producer, identifier)) for at, producer, identifier in due]
 

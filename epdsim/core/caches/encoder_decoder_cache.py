@@ -96,8 +96,11 @@ class EncoderDecoderCache(EncoderCache):
         return freed
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Forget everything; where every step credits all items, those who have begun go on to be credited."""
+        held = {} if self._credits_once else self._held
+        self._held = {}
         super().reset()
+        self._held = held
         self._encoded.clear()
 
     def clone(self) -> EncoderDecoderCache:

@@ -142,6 +142,21 @@ def test_who_is_not_admitted_gives_back_what_it_had(name: str) -> None:
     assert cache.num_free == (8 if name == "ideal" else 12)
 
 
+@pytest.mark.parametrize("name", ["ideal", *RELEASES])
+def test_after_a_reset_no_room_is_credited_for_what_was_encoded_before(name: str) -> None:
+    """In the release every later step of such a request credits its items still."""
+    engine = Scheduler(config(), named(name))
+    engine.add_request(request("a", 3, sound("x", 6), max_tokens=3))
+    plan = engine.schedule()
+    engine.reset_encoder_cache()
+    engine.update_from_output(plan)
+    free = [engine._engine.encoder_cache.num_free]
+    while engine.has_unfinished:
+        step(engine)
+        free.append(engine._engine.encoder_cache.num_free)
+    assert free == ([8, 8, 8] if name == "ideal" else [14, 20, 32])
+
+
 def test_the_cache_can_be_reset_and_withdraws() -> None:
     cache = EncoderDecoderCache(8, IDEAL)
     features = [sound("x", 4), sound("y", 2)]
