@@ -58,7 +58,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     @functools.wraps(counted)
     def one_workload(*args: object, **kwargs: object) -> None:
         counted(*args, **kwargs)
-        _soaked[pyfuncitem.name] = _soaked.get(pyfuncitem.name, 0) + 1
+        _soaked[pyfuncitem.nodeid] = _soaked.get(pyfuncitem.nodeid, 0) + 1
 
     law.hypothesis.inner_test = one_workload
     fixtures = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}

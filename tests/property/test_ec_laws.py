@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -68,6 +69,7 @@ def told_bare(workload: RecordedWorkload, name: str) -> frozenset[int]:
     return frozenset(workload.ec.metadata_only.get(name, ())) if workload.ec else frozenset()
 
 
+@pytest.mark.engine_law
 @settings(max_examples=60)
 @given(st.sampled_from(PULL_MODES), st.integers(0, 10**6))
 def test_every_wait_ends_and_who_fails_fails_alone(mode: str, seed: int) -> None:
@@ -106,6 +108,7 @@ def test_every_wait_ends_and_who_fails_fails_alone(mode: str, seed: int) -> None
     assert far.now >= 0
 
 
+@pytest.mark.engine_law
 @settings(max_examples=40)
 @given(st.sampled_from(PULL_MODES), st.integers(0, 10**6), st.integers(0, 40))
 def test_a_clone_has_the_digest_and_goes_its_own_way(mode: str, seed: int, split_at: int) -> None:
@@ -121,6 +124,7 @@ def test_a_clone_has_the_digest_and_goes_its_own_way(mode: str, seed: int, split
     assert scheduler.fingerprint() == before
 
 
+@pytest.mark.engine_law
 @settings(max_examples=40)
 @given(st.sampled_from([mode for mode in EC_MODES if "evict" in mode]), st.integers(0, 10**6))
 def test_a_store_that_others_empty_stops_nobody(mode: str, seed: int) -> None:

@@ -6,6 +6,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -210,6 +211,7 @@ def play(workload: Workload, each: Callable[[Scheduler, StepPlan], None]) -> tup
     return scheduler, outputs
 
 
+@pytest.mark.engine_law
 @settings(max_examples=150)
 @given(across())
 def test_cross_attention_reads_what_was_written_for_it(workload: Workload) -> None:
@@ -242,6 +244,7 @@ def test_cross_attention_reads_what_was_written_for_it(workload: Workload) -> No
     assert scheduler._engine.encoder_cache.num_free == workload.config.encoder_cache_size or not is_ideal
 
 
+@pytest.mark.engine_law
 @settings(max_examples=60)
 @given(across(dialects=(IDEAL,), async_scheduling=False), st.integers(1, 9))
 def test_many_decode_steps_at_once_equal_them_one_by_one(workload: Workload, most: int) -> None:
@@ -263,6 +266,7 @@ def test_many_decode_steps_at_once_equal_them_one_by_one(workload: Workload, mos
     play(workload, each)
 
 
+@pytest.mark.engine_law
 @settings(max_examples=150)
 @given(encoders())
 def test_an_encoder_ends_a_request_when_all_of_it_is_encoded(workload: Workload) -> None:

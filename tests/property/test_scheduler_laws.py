@@ -258,6 +258,7 @@ def test_every_step_is_sound_and_every_outcome_is_the_undisturbed_one(workload: 
         event("drafts were accepted")
 
 
+@pytest.mark.engine_law
 @settings(max_examples=60)
 @given(workloads(enable_prefix_caching=False), st.sampled_from(["admission", "resend"]))
 def test_without_prefix_hits_the_strip_changes_nothing(workload: Workload, strip: str) -> None:
@@ -265,6 +266,7 @@ def test_without_prefix_hits_the_strip_changes_nothing(workload: Workload, strip
     assert Run.of(with_strip(workload, strip)).finish() == Run.of(with_strip(workload, "off")).finish()
 
 
+@pytest.mark.engine_law
 @settings(max_examples=60)
 @given(workloads(), st.sampled_from(["admission", "deferred", "resend"]))
 def test_no_strip_changes_a_decision(workload: Workload, strip: str) -> None:
@@ -283,6 +285,7 @@ def test_no_strip_changes_a_decision(workload: Workload, strip: str) -> None:
     assert decisions(strip) == decisions("off")
 
 
+@pytest.mark.engine_law
 @settings(max_examples=60)
 @given(workloads(aborts=False), st.integers(0, 15))
 def test_a_clone_goes_the_same_way_and_leaves_the_original_alone(workload: Workload, split_at: int) -> None:
@@ -299,6 +302,7 @@ def test_a_clone_goes_the_same_way_and_leaves_the_original_alone(workload: Workl
     assert run.finish() == plans
 
 
+@pytest.mark.engine_law
 @settings(max_examples=60)
 @given(workloads(aborts=False, disable_chunked_mm_input=True))
 def test_whole_items_are_never_split(workload: Workload) -> None:
@@ -312,6 +316,7 @@ def test_whole_items_are_never_split(workload: Workload) -> None:
                 assert not one.position.offset < end < one.position.end
 
 
+@pytest.mark.engine_law
 @settings(max_examples=80)
 @given(workloads(), st.integers(1, 2), st.integers(15, 50))
 def test_addresses_of_shared_memory_hold_their_items_and_balance(workload: Workload, num_ranks: int, ring: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -240,6 +241,7 @@ class Run:
                 self._go_on(name)
 
 
+@pytest.mark.engine_law
 @settings(max_examples=250)
 @given(workloads())
 def test_sessions_end_as_if_nothing_had_happened(workload: Workload) -> None:
@@ -262,6 +264,7 @@ def test_sessions_end_as_if_nothing_had_happened(workload: Workload) -> None:
         event("a request was preempted")
 
 
+@pytest.mark.engine_law
 @settings(max_examples=100)
 @given(workloads(policy="fcfs", model_runner="v2", strip="admission"))
 def test_steps_of_the_release_are_sound_if_they_come(workload: Workload) -> None:
@@ -275,6 +278,7 @@ def test_steps_of_the_release_are_sound_if_they_come(workload: Workload) -> None
         assert got == turns_of(workload, request)[: len(got)]
 
 
+@pytest.mark.engine_law
 @settings(max_examples=80)
 @given(workloads(has_events=False, async_scheduling=False), st.data())
 def test_strides_and_clones_of_sessions_are_exact(workload: Workload, data: st.DataObject) -> None:

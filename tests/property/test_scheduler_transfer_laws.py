@@ -164,6 +164,7 @@ def judge(mode: str, seed: int, dialect: Dialect) -> list[str]:
     return wrong
 
 
+@pytest.mark.engine_law
 @settings(max_examples=250, deadline=None)
 @given(modes(), st.integers(0, 10**6))
 def test_every_step_is_sound_and_every_outcome_is_the_undisturbed_one(mode: str, seed: int) -> None:

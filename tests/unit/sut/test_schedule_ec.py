@@ -16,7 +16,7 @@ def test_answers_are_told_in_the_order_in_which_they_came() -> None:
         RecordedFar(producer="p0", identifier=name, answer_steps=steps) for name, steps in (("slow", 4), ("quick", 1))
     ]
     workload = schedule_workload("v1", seed=0, release="0.32.0")
-    far = FarSide(msgspec.structs.replace(workload, ec=RecordedEc(kind="pull", far=serving)))
+    far = FarSide(msgspec.structs.replace(workload.workload, ec=RecordedEc(kind="pull", far=serving)))
     far.begin(0)
     for name in ("slow", "quick"):
         far.ask("p0", name)
