@@ -36,6 +36,11 @@ class Drafter(NamedTuple):
     num_slots: int = 0
     drops_block: bool = False
 
+    @property
+    def num_step_slots(self) -> int:
+        """KV slots that a step of one decode takes at most: its token, the drafts, what the drafter writes; 0 without a drafter."""
+        return self.num_drafts and 1 + self.num_drafts + self.num_lookahead
+
 
 def drafter_of(method: str, num_drafts: int, *, parallel: bool, drops_block: bool) -> Drafter:
     """The drafter of a method, with the figures of vLLM 0.32.

@@ -61,6 +61,11 @@ def num_spare_slots(config: RecordedConfig) -> int:
     return 2 * config.num_speculative_tokens + drafter_in(config).num_lookahead
 
 
+def least_input(config: RecordedConfig) -> int:
+    """Tokens of a session's input at least: a release cannot go on with fewer than the drafts that it counted (`sessions.frontier`)."""
+    return 1 if config.async_scheduling else max(1, config.num_speculative_tokens)
+
+
 class Drafting:
     """Who drafts and who accepts while a workload is played.
 

@@ -11,6 +11,7 @@ import msgspec
 
 from epdsim.core.releases.dialects import named
 from epdsim.core.scheduler.rules import ENCODER_TOKEN
+from epdsim.sut.schedule_drafts import drafter_in
 from epdsim.sut.schedule_records import RecordedConfig, RecordedItem, RecordedRequest, RecordedWorkload
 
 replace = msgspec.structs.replace
@@ -36,7 +37,9 @@ def as_encoder_decoder(workload: RecordedWorkload, rng: random.Random) -> Record
         is_encoder_decoder=True,
         num_gpu_blocks=config.num_gpu_blocks + -(-most_embeds // config.block_size),
         max_model_len=longest,
-        max_num_batched_tokens=max(longest, config.max_num_seqs, largest) + rng.randint(0, 8),
+        max_num_batched_tokens=max(longest, config.max_num_seqs, largest, 1 + config.num_speculative_tokens)
+        + drafter_in(config).num_slots
+        + rng.randint(0, 8),
         enable_prefix_caching=False,
         enable_chunked_prefill=False,
         disable_chunked_mm_input=True,

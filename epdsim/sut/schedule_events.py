@@ -40,7 +40,11 @@ def draw_pauses(rng: random.Random) -> list[tuple[int, str]]:
 
 
 def draw_sessions(
-    rng: random.Random, requests: Sequence[RecordedRequest], most_tokens: int, draw_input: DrawInput
+    rng: random.Random,
+    requests: Sequence[RecordedRequest],
+    most_tokens: int,
+    draw_input: DrawInput,
+    least_tokens: int = 1,
 ) -> tuple[list[RecordedRequest], list[RecordedUpdate]]:
     """Make sessions of some requests.
 
@@ -49,6 +53,7 @@ def draw_sessions(
         requests: In order of arrival.
         most_tokens: That a session may have in the end.
         draw_input: Draws an input.
+        least_tokens: Of an input; shorter ones are passed over.
 
     Returns:
         The requests, and the sessions' inputs in order of arrival; each session is closed in the end.
@@ -63,12 +68,12 @@ def draw_sessions(
             request, resumable=True, max_tokens=min(request.max_tokens, rng.randint(1, 6))
         )
         made.append(session)
-        updates += _inputs(rng, session, most_tokens, draw_input)
+        updates += _inputs(rng, session, most_tokens, draw_input, least_tokens)
     return made, sorted(updates, key=lambda update: update.arrival_step)
 
 
 def _inputs(
-    rng: random.Random, session: RecordedRequest, most_tokens: int, draw_input: DrawInput
+    rng: random.Random, session: RecordedRequest, most_tokens: int, draw_input: DrawInput, least_tokens: int
 ) -> list[RecordedUpdate]:
     step, time = session.arrival_step, session.arrival_time
     num_tokens = len(session.prompt_token_ids) + session.max_tokens
@@ -80,7 +85,7 @@ def _inputs(
         if room < 1:
             break
         tokens, items = draw_input(min(room, rng.choice([3, 12, room])))
-        if len(tokens) > room:
+        if not least_tokens <= len(tokens) <= room:
             continue
         max_tokens = rng.randint(1, min(6, room + 1 - len(tokens)))
         num_tokens += len(tokens) + max_tokens

@@ -113,8 +113,15 @@ DRAFT_MODES = (
     *("v1-drafts", "v2-async-drafts", "v1-prio-drafts", "v2-async-prio-tight-drafts", "v1-hash-drafts", "any-drafts"),
     *("v1-eagle", "v2-async-eagle", "v2-prio-tight-eagle", "v1-async-masks-eagle", "v2-async-hash-eagle", "any-eagle"),
     *("v1-aligned", "v2-async-hash-aligned", "v1-prio-tight-aligned", "v2-async-eagle-aligned", "any-aligned"),
+    *("v1-sessions-drafts", "v2-async-sessions-stops-drafts", "v2-sessions-stops-eagle", "v1-async-sessions-eagle"),
+    *("v2-async-prio-sessions-resetrunning-eagle", "v1-mixed-sessions-stops-aligned", "any-sessions-drafts"),
+    *("v1-kvload-drafts", "v2-async-kvload-eagle", "v1-prio-kvload-kvfail-eagle", "v2-async-kvfail-drafts"),
+    *("v2-async-kvsend-tight-eagle", "v1-async-remote-eagle", "v1-async-kvload-kvfail-kvsend-drafts"),
+    *("v1-kvload-aligned", "v2-async-kvload-kvfail-eagle-aligned", "any-kvload-kvfail-eagle"),
+    *("v1-drafts-encdec", "v2-async-drafts-encdec", "v1-prio-tight-drafts-encdec", "v2-async-late-reset-drafts-encdec"),
+    "any-drafts-encdec",
 )
-"""Speculative decoding and block-aligned chunks."""
+"""Speculative decoding and block-aligned chunks, alone and with sessions, a KV connector and encoder-decoder models."""
 
 MODES = (*RECORDED_MODES, *NEW_MODES, *DRAFT_MODES)
 """All that are listed."""
@@ -133,21 +140,18 @@ _NAMED_ONLY = frozenset(
 """Traits that `any` does not draw, so that its workloads stay what they were; they are added by name, as in `any-sessions`."""
 
 _TRANSFERS = ("kvload", "kvfail", "kvsend")
-_APART = ("sessions", "ecc", "ecp", "ecb", "remote", *EC_TRAITS, *_TRANSFERS, "drafts", "eagle", "aligned")
+_APART = ("sessions", "ecc", "ecp", "ecb", "remote", *EC_TRAITS, *_TRANSFERS)
 
 CONFLICTS = (
     *(("ecc", "ecp"), ("ecc", "ecb"), ("ecp", "ecb"), ("evict", "pull"), ("pull", "sessions")),
     *(("drafts", "eagle"), ("chunkoff", "eagle", "aligned"), ("chunkoff", "eagle", "long")),
-    *(("sessions", "drafts"), ("sessions", "eagle")),
-    *((transfer, other) for transfer in _TRANSFERS for other in ("drafts", "eagle", "aligned")),
-    *(("remote", "async", other) for other in ("drafts", "eagle", "aligned")),
-    *(("encdec", other) for other in ("encodeonly", *_APART, "mixed", "masks", "mismatch", "hash")),
-    *(("encodeonly", other) for other in _APART),
+    *(("encdec", other) for other in ("encodeonly", *_APART, "eagle", "aligned", "mixed", "masks", "mismatch", "hash")),
+    *(("encodeonly", other) for other in (*_APART, "drafts", "eagle", "aligned")),
 )
 """An engine has one EC role, one kind of connector and one drafter, and offers are of a first input; an item that must not be split
 and whose chunk cannot hold it together with what a drafter reads ahead is never begun; encoder-decoder models have one modality,
-beside the prompt, and no connector; an engine that only encodes is a producer, without KV cache; drafts are not modelled with any
-of these, nor with sessions or a KV connector."""
+beside the prompt, no connector, and no drafter that reads ahead; an engine that only encodes is a producer, without KV cache, and
+yields nothing to draft."""
 
 
 def parse_mode(mode: str) -> tuple[str, frozenset[str]]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from epdsim.sut.schedule_drafts import Drafting, num_spare_slots, with_drafts
+from epdsim.sut.schedule_drafts import Drafting, least_input, num_spare_slots, with_drafts
 from epdsim.sut.schedule_ec_workloads import EC_TRAITS, draw_far_side
 from epdsim.sut.schedule_encoders import as_encoder_decoder, as_encoder_only
 from epdsim.sut.schedule_events import STOP, draw_aborts, draw_pauses, draw_resets, draw_sessions
@@ -145,7 +145,8 @@ class _Draw:
         requests.sort(key=lambda request: request.arrival_step)
         updates: list[RecordedUpdate] = []
         if "sessions" in traits:
-            requests, updates = draw_sessions(rng, requests, self._most_tokens, self._input)
+            least = least_input(self._config)
+            requests, updates = draw_sessions(rng, requests, self._most_tokens, self._input, least)
         workload = RecordedWorkload(
             config=self._config,
             requests=requests,

@@ -313,6 +313,14 @@ DEVIATIONS: tuple[Deviation, ...] = (
         "a reset with running requests preempts them and then raises while a session holds blocks (seen in 0.32.0, taken for all)",
     ),
     Deviation(
+        sessions.FRONTIER,
+        FIRST,
+        33,
+        sessions.beyond_output,
+        "without async scheduling a turn that ends before the last of its accepted drafts counts the others as computed, and so the "
+        "first tokens of the session's next input (seen in 0.32.0, taken for all)",
+    ),
+    Deviation(
         drafters.DRAFTER_CUT,
         FIRST,
         33,

@@ -25,8 +25,6 @@ def check_request(engine: EngineState, request: Request, embeds: Sequence[int]) 
     name = f"request {request.request_id!r}"
     if request.prompt.num_tokens < 1 or request.max_tokens < 1:
         raise InputError(name, "it needs at least one prompt token and one output token")
-    if request.resumable and engine.drafter.num_drafts:
-        raise InputError(f"session {request.request_id!r}", "sessions with speculative decoding are not modelled")
     transfer = request.kv_transfer
     if engine.transfers is None and (transfer.loads_async or transfer.sends or transfer.num_unready):
         raise InputError(f"{name} with a KV transfer", "the engine has no KV connector", "set kv_role")
@@ -65,10 +63,7 @@ def _check_tokens(engine: EngineState, name: str, num_tokens: int) -> None:
             f"max_model_len is {config.max_model_len}",
             "raise it or shorten the request",
         )
-    # Drafts past the end are computed, and the drafter writes further; with async scheduling a step may follow whose predecessor
-    # brings the last token with all of its drafts.
-    num_drafts = engine.drafter.num_drafts * (2 if config.async_scheduling else 1)
-    if engine.blocks_for(engine.with_lookahead(num_tokens - 1 + num_drafts)) > config.num_gpu_blocks - 1:
+    if engine.blocks_for(engine.most_slots(num_tokens - 1)) > config.num_gpu_blocks - 1:
         raise InputError(
             f"{name} of {num_tokens} tokens",
             f"the pool has {config.num_gpu_blocks - 1} blocks of {config.block_size} tokens",

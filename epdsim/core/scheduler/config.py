@@ -155,13 +155,15 @@ class SchedulerConfig:
             raise InputError(name, f"speculative_method is {method!r}", "give both or neither")
         if self.parallel_drafting and method not in PARALLEL_METHODS:
             raise InputError("parallel_drafting", f"only {' and '.join(PARALLEL_METHODS)} draft in one pass")
-        if (num_drafts or self.mamba_block_aligned_split) and (self.is_encoder_decoder or self.mm_encoder_only):
-            rule = "speculative decoding and block-aligned chunks are modelled for models that only decode"
-            raise InputError("is_encoder_decoder or mm_encoder_only", rule, "switch one off")
-        if (num_drafts or self.mamba_block_aligned_split) and self.kv_role != "none":
-            rule = "speculative decoding and block-aligned chunks are not modelled together with a KV connector"
-            raise InputError(f"kv_role {self.kv_role!r}", rule, "switch one off")
+        if num_drafts and self.mm_encoder_only:
+            raise InputError(name, "an engine that only encodes yields no tokens to draft", "switch one off")
         drafter = self.drafter
+        if self.is_encoder_decoder and drafter.num_prefill_lookahead:
+            rule = "no drafter that reads ahead serves an encoder-decoder model"
+            raise InputError(f"speculative_method {method!r}", rule, "use ngram or draft_model")
+        if self.mamba_block_aligned_split and (self.is_encoder_decoder or self.mm_encoder_only):
+            rule = "chunks at block boundaries are for models that only decode"
+            raise InputError("mamba_block_aligned_split", rule, "switch it off")
         room = self.max_num_batched_tokens - drafter.num_slots
         if num_drafts and room < 1 + num_drafts:
             rule = f"a step has room for {room} tokens of a request beside the drafter's own"

@@ -37,10 +37,11 @@ def check_encoder_decoder(engine: EngineState, request: Request, embeds: Sequenc
             rule = "an encoder-decoder model has its items beside the prompt, at offset 0"
             raise InputError(f"{name} with an item at offset {feature.position.offset}", rule)
     num_known = request.prompt.num_tokens + request.max_tokens - 1
-    if num_known > config.max_num_batched_tokens:
+    most = config.max_num_batched_tokens - engine.drafter.num_slots
+    if num_known > most:
         raise InputError(
             f"{name} of {num_known} tokens to compute",
-            f"an encoder-decoder model computes them at once after a preemption and a step has {config.max_num_batched_tokens}",
+            f"an encoder-decoder model computes them at once after a preemption and a step has {most}",
             "raise max_num_batched_tokens",
         )
     room = min(config.encoder_cache_size, config.max_num_encoder_input_tokens)
@@ -50,7 +51,7 @@ def check_encoder_decoder(engine: EngineState, request: Request, embeds: Sequenc
             f"they are encoded in one step, for which encoder cache and encoder budget allow {room}",
             "raise encoder_cache_size and max_num_encoder_input_tokens",
         )
-    num_blocks = engine.blocks_for(num_known) + engine.blocks_for(sum(embeds))
+    num_blocks = engine.blocks_for(engine.most_slots(num_known)) + engine.blocks_for(sum(embeds))
     if num_blocks > config.num_gpu_blocks - 1:
         raise InputError(
             f"{name} that needs {num_blocks} blocks, those for cross attention among them",

@@ -119,6 +119,14 @@ class EngineState:
         """Tokens that need a KV slot when a step computes up to `end`, with those that the drafter writes."""
         return min(end + self.drafter.num_lookahead, self.config.max_model_len)
 
+    def most_slots(self, num_known: int) -> int:
+        """KV slots that a request takes at most whose last `num_known` tokens are computed.
+
+        Drafts past the end are computed, and the drafter writes further; with async scheduling a step may follow whose predecessor
+        brings the last token with all of its drafts.
+        """
+        return self.with_lookahead(num_known + self.drafter.num_drafts * (2 if self.config.async_scheduling else 1))
+
     def fits(self, state: RequestState, hit: Sequence[int], end: int, num_reserved: int = 0) -> bool:
         """Whether the free blocks suffice for a waiting request's first `end` tokens.
 

@@ -48,6 +48,7 @@ def rewind_all(engine: EngineState, invalid: Collection[int], _computing: Mappin
         state.num_published = min(state.num_published, kept)
         state.publish_at = (state.num_published + 1) * size
         state.num_stale, state.drops_stale, state.num_placeholders = state.num_in_flight, True, 0
+        state.num_drafts, state.is_prefill = 0, True  # what was drafted behind void output is void
         rewinds.append(Rewind(state, kept))
     return rewinds
 

@@ -70,8 +70,9 @@ def begin_load(engine: EngineState, draft: StepDraft, state: RequestState, hit: 
     """Give a waiting request the blocks for its first `end` tokens, which are loaded while it waits; False if they do not fit."""
     transfers = engine.transfers
     assert transfers is not None, "checked when the request was added"
-    reserved = sum(
-        max(0, engine.blocks_for(one.num_tokens) - len(one.blocks))
+    num_slots = engine.drafter.num_step_slots
+    reserved = engine.blocks_for(num_slots) + sum(
+        max(0, engine.blocks_for(one.num_tokens + num_slots) - len(one.blocks))
         for one in engine.dialect[RESERVED](transfers, state)
     )
     if not engine.fits(state, hit, end, reserved):

@@ -92,6 +92,22 @@ def keep_last(_engine: EngineState, _state: RequestState) -> None:
     """Keep those that the last step was about to confirm, until the session runs again, which they may prevent: vLLM 0.32."""
 
 
+def within_output(num_computed: int, num_tokens: int) -> int:
+    """Tokens that count as computed when a turn has ended: all but the last output token, whatever drafts were right beyond it."""
+    return min(num_computed, num_tokens - 1)
+
+
+def beyond_output(num_computed: int, _num_tokens: int) -> int:
+    """Also those of drafts that were right but beyond the end of the turn, in place of the next input's first tokens: vLLM 0.32."""
+    return num_computed
+
+
+FRONTIER = Rule(
+    "sessions.frontier",
+    "A session's next input is computed from its first token on, even if drafts were right beyond the end of the turn before.",
+    source="TOK-CONS on live workloads of vLLM 0.32.0 (speculative decoding, no async scheduling); no public report known",
+    ideal=within_output,
+)
 LATE_END = Rule(
     "sessions.late_end",
     "A session whose turn ends by the late output of a step before its preemption goes on waiting.",
@@ -139,8 +155,8 @@ def end_turn(engine: EngineState, state: RequestState) -> bool:
     updates = state.updates
     assert updates is not None, "only sessions have turns"
     # Steps under way may have gone beyond the end of the turn.
-    state.num_computed -= state.num_placeholders
-    state.num_placeholders = 0
+    state.num_computed = engine.dialect[FRONTIER](state.num_computed - state.num_placeholders, state.num_tokens)
+    state.num_placeholders = state.num_drafts = 0
     state.num_stale = state.num_in_flight
     state.drops_stale = True
     if updates and updates[0] is None:
@@ -151,7 +167,8 @@ def end_turn(engine: EngineState, state: RequestState) -> bool:
         engine.running.remove(state)
     else:
         engine.dialect[LATE_END](engine, state)
-    state.drop_last_output()
+    if state.num_computed < state.num_tokens:
+        state.drop_last_output()
     state.status = Status.STREAMING
     engine.num_streaming += 1
     update = updates.popleft() if updates else None

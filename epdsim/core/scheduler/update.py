@@ -138,7 +138,8 @@ def finish(engine: EngineState, state: RequestState, *, has_ended: bool = False)
 
 def _roll_back(state: RequestState, num_rejected: int) -> None:
     """Take back what a step computed for drafts that were wrong."""
-    state.num_computed -= num_rejected
+    if state.num_computed:
+        state.num_computed -= num_rejected
     if state.num_placeholders:
         state.num_placeholders -= num_rejected
 
