@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import event, given, settings
@@ -20,6 +20,7 @@ from epdsim.core.rules import IDEAL, Dialect
 from epdsim.core.scheduler.config import SchedulerConfig
 from epdsim.core.scheduler.scheduler import PauseState, Scheduler
 from epdsim.core.workers.content import TrueRequest
+from epdsim.core.workers.drafts import DraftingWorker
 from epdsim.core.workers.worker import Worker, token_of
 
 MASKS = {"x": None, "y": bytes([1, 0, 1]), "z": bytes([0, 0, 1, 1, 0]), "w": None}
@@ -63,7 +64,28 @@ def inputs(draw: st.DrawFn, limit: int) -> tuple[TokenPrompt, tuple[MediaFeature
 
 
 @st.composite
-def workloads(draw: st.DrawFn, *, has_events: bool = True, **settings_: object) -> Workload:
+def drafting(draw: st.DrawFn, config: SchedulerConfig) -> SchedulerConfig:
+    """Settings with a drafter or without, and with block-aligned chunks or without."""
+    if not config.disable_chunked_mm_input:
+        config = replace(config, mamba_block_aligned_split=draw(st.sampled_from([False, False, True])))
+    method = draw(st.sampled_from(["none", "none", "ngram", "draft_model", "eagle", "mtp", "dflash"]))
+    if method == "none":
+        return config
+    most = min(3, config.block_size) if method == "mtp" else 3
+    config = replace(
+        config,
+        speculative_method=method,
+        num_speculative_tokens=draw(st.integers(1, most)),
+        max_num_batched_tokens=config.max_num_batched_tokens + 3,
+    )
+    spare = 2 * config.num_speculative_tokens + config.drafter.num_lookahead
+    return replace(config, num_gpu_blocks=config.num_gpu_blocks + -(-spare // config.block_size))
+
+
+@st.composite
+def workloads(
+    draw: st.DrawFn, *, has_events: bool = True, has_drafts: bool = False, **settings_: object
+) -> Workload:
     size = draw(st.sampled_from([1, 2, 4]))
     chosen: dict[str, object] = {
         "enable_prefix_caching": draw(st.sampled_from([True, True, True, False])),
@@ -84,6 +106,8 @@ def workloads(draw: st.DrawFn, *, has_events: bool = True, **settings_: object) 
         max_num_encoder_input_tokens=draw(st.integers(4, 8)),
         **chosen | settings_,
     )
+    if has_drafts:
+        config = draw(drafting(config))
     requests: list[tuple[int, Request]] = []
     updates: list[tuple[int, str, StreamingUpdate | None]] = []
     for number in range(draw(st.integers(1, 5))):
@@ -159,7 +183,8 @@ class Run:
 
     def __post_init__(self) -> None:
         self.scheduler = Scheduler(self.workload.config, self.workload.dialect)
-        self.worker = Worker(self.workload.config)
+        config = self.workload.config
+        self.worker = DraftingWorker(config) if config.drafter.num_drafts else Worker(config)
         for _, request in self.workload.requests:
             name = request.request_id
             self.worker.add_request(request)
@@ -183,6 +208,8 @@ class Run:
         self.under_way.append((plan, dict(done.sampled)))
         if len(self.under_way) > self.workload.config.async_scheduling:
             self._hear(*self.under_way.popleft())
+        if isinstance(self.worker, DraftingWorker) and not self.workload.config.async_scheduling:
+            self.scheduler.update_draft_tokens(self.worker.num_drafts)
         self.number += 1
         return plan
 
@@ -243,7 +270,7 @@ class Run:
 
 @pytest.mark.engine_law
 @settings(max_examples=250)
-@given(workloads())
+@given(workloads(has_drafts=True))
 def test_sessions_end_as_if_nothing_had_happened(workload: Workload) -> None:
     """TOK-CONS, KV content, ENC-HIT and STRIP-AVAIL at every step; at the end LIVE-PROG, SES-EQ and RECOMP-EQ."""
     run = Run(workload)

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from epdsim.core.plan import KvLoad, StepPlan, TransferReport
 from epdsim.core.releases.dialects import named
 from epdsim.core.rules import IDEAL, Dialect
+from epdsim.core.workers.drafts import DraftingWorker
 from epdsim.core.workers.worker import Worker, undisturbed
 from epdsim.sut.schedule_ec import FarSide
 from epdsim.sut.schedule_model import ModelEngine, scheduler_config
@@ -29,6 +30,7 @@ from epdsim.sut.schedule_workloads import schedule_workload
 
 TRANSFERS = ("kvload", "kvfail", "kvsend", "resetrunning")
 OTHERS = ("async", "prio", "noprefix", "long", "late", "mixed", "tight", "masks", "reset", "remote", "ties", "ecc")
+DRAFTERS = ((), (), ("drafts",), ("eagle",), ("aligned",), ("eagle", "aligned"))
 MOST_STEPS = 1500
 NOTHING = TransferReport()
 
@@ -38,7 +40,8 @@ class JudgedEngine(ModelEngine):
 
     def __init__(self, workload: RecordedWorkload, far: FarSide, dialect: Dialect) -> None:
         super().__init__(workload, far, dialect)
-        self.worker = Worker(scheduler_config(workload))
+        config = scheduler_config(workload)
+        self.worker = DraftingWorker(config) if config.drafter.num_drafts else Worker(config)
         self.far_side = TransferWorkers(workload)
         self.requests: dict[str, Any] = {}
         self.sampled: dict[str, list[int]] = {}
@@ -49,7 +52,7 @@ class JudgedEngine(ModelEngine):
         self.violations: list[str] = []
         self._loads: dict[str, KvLoad] = {}
         self._lost: dict[str, set[int]] = {}
-        self._under_way: deque[StepPlan] = deque()
+        self._under_way: deque[tuple[StepPlan, dict[str, list[int]]]] = deque()
         self._number = -1
 
     def add(self, request: RecordedRequest) -> None:
@@ -70,7 +73,6 @@ class JudgedEngine(ModelEngine):
         self.far_side.begin(self._number, transfers["kv_loads"], transfers["kv_sends"])
         report = self.far_side.report(self._number) or NOTHING
         self._forget_what_was_thrown_away()
-        self._under_way.append(plan)
         done = self.worker.execute(plan, report.invalid_blocks)
         self._loads.update((load.request_id, load) for load in plan.kv_loads if load.is_async)
         for load in self._loads.values():
@@ -82,10 +84,11 @@ class JudgedEngine(ModelEngine):
             del self._loads[name]
         self.violations += map(str, done.violations)
         self.sampled = {name: list(tokens) for name, tokens in done.sampled.items()}
+        self._under_way.append((plan, self.sampled))
         return plan
 
     def update(self, plan: StepPlan, tokens: Tokens, kv_report: TransferReport | None) -> None:
-        assert self._under_way.popleft() is plan
+        assert self._under_way.popleft()[0] is plan
         if kv_report is not None:
             self.worker.hear_lost(kv_report.invalid_blocks)
         outcome = self.scheduler.update_from_output(plan, tokens, kv_report)
@@ -97,8 +100,12 @@ class JudgedEngine(ModelEngine):
     def _forget_what_was_thrown_away(self) -> None:
         for name, state in self.scheduler._engine.requests.items():
             is_void = state.drops_stale and state.num_stale > 0
-            awaited = sum(name in plan.samples for plan in self._under_way) if not is_void else 0
+            awaited = 0 if is_void else sum(len(sampled.get(name, ())) for _, sampled in self._under_way)
             self.worker.keep_outputs(name, state.num_tokens - state.num_prompt + awaited)
+
+    def proposed(self, name: str) -> int:
+        """Tokens that the worker drafted for a request after the last step."""
+        return self.worker.num_drafts[name] if isinstance(self.worker, DraftingWorker) else 0
 
 
 def play(mode: str, seed: int, dialect: Dialect) -> tuple[JudgedEngine, RecordedWorkload, list[int]]:
@@ -115,7 +122,7 @@ def play(mode: str, seed: int, dialect: Dialect) -> tuple[JudgedEngine, Recorded
     assert engine is not None
     free: list[int] = []
     while len(free) < MOST_STEPS:
-        step = run.step(len(free), lambda name, _num_drafts: engine.sampled[name])
+        step = run.step(len(free), lambda name, _num_drafts: engine.sampled[name], engine.proposed)
         check_books(engine)
         free.append(step["free_blocks"])
         if not step["running"] and not step["waiting"] and run.is_idle:
@@ -142,6 +149,7 @@ def check_books(engine: JudgedEngine) -> None:
 def modes(draw: st.DrawFn) -> str:
     chosen = draw(st.lists(st.sampled_from(TRANSFERS), unique=True, min_size=1))
     chosen += draw(st.lists(st.sampled_from(OTHERS), unique=True, max_size=4))
+    chosen += draw(st.sampled_from(DRAFTERS))
     return "-".join([draw(st.sampled_from(["v1", "v2"])), *chosen])
 
 

@@ -64,6 +64,12 @@ class DraftingWorker(Worker):
         self.num_drafts: Mapping[str, int] = {}
         self.num_accepted = self.num_misread = 0
 
+    def hear_lost(self, lost: Collection[int]) -> None:
+        """The same; who is sent back is told from where on it computes, without drafts that were rejected."""
+        super().hear_lost(lost)
+        for name in self._may_go_back:
+            self._rejected.pop(name, None)
+
     def execute(
         self,
         plan: StepPlan,
@@ -105,7 +111,8 @@ class DraftingWorker(Worker):
 
     def _as_known(self, row: CachedRequestData) -> CachedRequestData:
         """A row without the tokens that the scheduler counts because it does not know yet that they were rejected."""
-        return row._replace(num_computed_tokens=row.num_computed_tokens - self._rejected.get(row.request_id, 0))
+        num_rejected = 0 if row.resumed else self._rejected.get(row.request_id, 0)
+        return row._replace(num_computed_tokens=row.num_computed_tokens - num_rejected)
 
     def _judge(
         self, step: int, name: str, count: int, num_given: int, num_accepted: int, *, is_new: bool

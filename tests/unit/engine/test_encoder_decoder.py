@@ -122,6 +122,24 @@ def test_a_preempted_request_encodes_again_and_gets_new_blocks_across() -> None:
     assert engine.free_blocks == 5
 
 
+def test_drafts_are_verified_beside_cross_attention() -> None:
+    engine = Scheduler(config(speculative_method="ngram", num_speculative_tokens=3))
+    engine.add_request(request("a", 3, sound("x", 6), max_tokens=6))
+    step(engine)
+    engine.update_draft_tokens({"a": 3})
+    plan = engine.schedule()
+    assert (dict(plan.num_scheduled_tokens), dict(plan.num_scheduled_spec_tokens)) == ({"a": 4}, {"a": 3})
+    assert not plan.scheduled_encoder_inputs
+    engine.update_from_output(plan, {"a": [1, 1]})
+    (row,) = engine.schedule().cached
+    assert row.num_computed_tokens == 5  # three of the prompt, two tokens; two drafts are taken back
+
+
+def test_no_drafter_that_reads_ahead_serves_an_encoder_decoder_model() -> None:
+    with pytest.raises(InputError, match="reads ahead"):
+        config(speculative_method="eagle", num_speculative_tokens=3)
+
+
 @pytest.mark.parametrize("name", ["ideal", *RELEASES])
 def test_room_comes_back_once(name: str) -> None:
     """The release credits it with each step, so that more is free than there is (vLLM issue 55733)."""

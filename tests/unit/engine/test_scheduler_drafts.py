@@ -170,10 +170,6 @@ class TestDrafts:
         with pytest.raises(InputError, match="the pool has 4 blocks"):
             engine.add_request(request("b", 6, max_tokens=6))
 
-    def test_sessions_are_refused(self) -> None:
-        with pytest.raises(InputError, match="not modelled"):
-            scheduler("ngram", 3).add_request(request("a", 6, resumable=True))
-
     def test_a_draft_that_is_rejected_in_a_defect_stays_computed(self) -> None:
         keeps = IDEAL.replacing("keeps", {REJECTED.name: Replacement(lambda *_, **__: 0, "a defect")})
         engine = scheduler("ngram", 3, keeps)

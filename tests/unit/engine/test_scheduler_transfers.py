@@ -51,6 +51,17 @@ class TestLoadsBetweenSteps:
         assert plan.num_scheduled_tokens == {"a": 1}
         assert plan.new[0].num_computed_tokens == 11
 
+    def test_a_load_leaves_room_for_the_first_decode_with_its_drafts(self):
+        """A load of three blocks, and one for a token, three drafts and what the drafter writes with them."""
+        drafting = {"speculative_method": "draft_model", "num_speculative_tokens": 3, "block_size": 8}
+        for blocks, is_begun in ((4, True), (3, False)):
+            engine = scheduler(num_gpu_blocks=1 + blocks, **drafting)
+            engine.add_request(request("a", 20, num_remote_tokens=20, kv_transfer=LATER), trusted=True)
+            plan = engine.schedule()
+            assert [len(one.block_ids) for one in plan.kv_loads] == [3] * is_begun
+            engine.update_from_output(plan, report=TransferReport(received=["a"] * is_begun))
+            assert dict(engine.schedule().num_scheduled_tokens) == ({"a": 4} if is_begun else {})
+
     def test_what_came_can_be_found_only_once_it_is_there(self):
         engine = scheduler()
         engine.add_request(request("a", 12, num_remote_tokens=12, kv_transfer=LATER))
