@@ -83,9 +83,7 @@ def drafting(draw: st.DrawFn, config: SchedulerConfig) -> SchedulerConfig:
 
 
 @st.composite
-def workloads(
-    draw: st.DrawFn, *, has_events: bool = True, has_drafts: bool = False, **settings_: object
-) -> Workload:
+def workloads(draw: st.DrawFn, *, has_events: bool = True, has_drafts: bool = False, **settings_: object) -> Workload:
     size = draw(st.sampled_from([1, 2, 4]))
     chosen: dict[str, object] = {
         "enable_prefix_caching": draw(st.sampled_from([True, True, True, False])),

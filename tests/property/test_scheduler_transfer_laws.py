@@ -147,9 +147,11 @@ def check_books(engine: JudgedEngine) -> None:
 
 @st.composite
 def modes(draw: st.DrawFn) -> str:
-    chosen = draw(st.lists(st.sampled_from(TRANSFERS), unique=True, min_size=1))
-    chosen += draw(st.lists(st.sampled_from(OTHERS), unique=True, max_size=4))
-    chosen += draw(st.sampled_from(DRAFTERS))
+    chosen = [
+        *draw(st.lists(st.sampled_from(TRANSFERS), unique=True, min_size=1)),
+        *draw(st.lists(st.sampled_from(OTHERS), unique=True, max_size=4)),
+        *draw(st.sampled_from(DRAFTERS)),
+    ]
     return "-".join([draw(st.sampled_from(["v1", "v2"])), *chosen])
 
 

@@ -317,8 +317,8 @@ DEVIATIONS: tuple[Deviation, ...] = (
         FIRST,
         33,
         sessions.beyond_output,
-        "without async scheduling a turn that ends before the last of its accepted drafts counts the others as computed, and so the "
-        "first tokens of the session's next input (seen in 0.32.0, taken for all)",
+        "without async scheduling a turn that ends before the last of its accepted drafts counts the others as computed, and so "
+        "the first tokens of the session's next input (seen in 0.32.0, taken for all)",
     ),
     Deviation(
         drafters.DRAFTER_CUT,
