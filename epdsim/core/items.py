@@ -9,9 +9,11 @@ behind which raw bytes or a real tensor may hang.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 from types import MappingProxyType
+
+from epdsim.core.records import record
 
 ITEM_BYTES: Mapping[str, int] = MappingProxyType(
     {
@@ -47,7 +49,7 @@ _NATIVE_FORMATS: Mapping[str, str] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TensorHandle:
     """A tensor as the core sees it: dtype, shape, and an opaque source of its bytes.
 
@@ -84,14 +86,14 @@ FieldData = TensorHandle | int | float | tuple["FieldData", ...] | None
 """A field's value, nested as in vLLM's `NestedTensors`; None when only the field's kind is known (vLLM: cached elsewhere)."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BatchedKind:
     """One row of a batch per item."""
 
     keep_on_cpu: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FlatKind:
     """A slice along `dim` of a tensor that all items share.
 
@@ -104,7 +106,7 @@ class FlatKind:
     keep_on_cpu: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SharedKind:
     """The same value for all `batch_size` items."""
 
@@ -115,7 +117,7 @@ class SharedKind:
 FieldKind = BatchedKind | FlatKind | SharedKind
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Field:
     """One named field of an item: data and how items are batched on it (vLLM's `MultiModalFieldElem`)."""
 
@@ -141,7 +143,7 @@ def _data_nbytes(data: FieldData) -> int:
     return 0 if data is None else 8
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MediaItem:
     """The processed fields of one picture, clip or sound (vLLM's `MultiModalKwargsItem`), in wire order.
 
@@ -167,7 +169,7 @@ class MediaItem:
         return MediaItem(kept)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PlaceholderRange:
     """The span `[offset, offset + length)` of the prompt that an item fills.
 
@@ -199,7 +201,7 @@ class PlaceholderRange:
         return index if self.is_embed is None else self.is_embed.count(1, 0, index)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MediaFeature:
     """One item in its place in one request (vLLM's `MultiModalFeatureSpec`).
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import chain
 from json.encoder import encode_basestring
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from epdsim.core.ec.gate import gate_items, offered_hashes
 from epdsim.core.errors import InputError
 from epdsim.core.items import MediaItem, PlaceholderRange
 from epdsim.core.prompt import Prompt, RunPrompt, TokenPrompt, TokenRun
+from epdsim.core.records import record
 from epdsim.core.slots import FeatureTables
 
 PrefillMode = Literal["metadata", "full", "deferred"]
@@ -39,7 +40,7 @@ TOKEN_CHARS = 7
 """One token id in JSON where only its number is known: up to six digits and a comma."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RawMedia:
     """One part of `content_parts`: media that the worker fetches and processes itself (vLLM issue 46722).
 
@@ -56,7 +57,7 @@ class RawMedia:
     url_chars: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Leg:
     """One call of an engine (vLLM's `GenerateRequest`).
 
@@ -83,7 +84,7 @@ class Leg:
     stream: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LegBytes:
     """What a body weighs, in bytes of JSON without white space.
 

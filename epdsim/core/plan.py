@@ -6,17 +6,18 @@ A plan costs no time. The fleet says how long it takes, the broadcast what it we
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import NamedTuple
 
 from epdsim.core.items import MediaFeature
+from epdsim.core.records import record
 
 NO_UPDATES: Mapping[int, MediaFeature] = MappingProxyType({})
 """Nothing to send late."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NewRequestData:
     """An admission, and with a v2-style runner also a resume.
 
@@ -77,7 +78,7 @@ class KvLoad(NamedTuple):
     is_async: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TransferReport:
     """What workers say about KV transfers with the output of a step.
 
@@ -95,7 +96,7 @@ class TransferReport:
     failed: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StepPlan:
     """One step.
 

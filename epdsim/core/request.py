@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from epdsim.core.items import MediaFeature
 from epdsim.core.prompt import Prompt
+from epdsim.core.records import record
 
 WARM_UP = "warm-up"
 """Service class of requests that fill caches: served, counted in the books, and left out of every figure."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EcOffer:
     """What `ec_transfer_params` say of one item: where its embedding is, or by which name it will come.
 
@@ -27,7 +27,7 @@ class EcOffer:
     transfer_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KvTransfer:
     """What an engine's KV connector does about a request; by default it loads remote tokens once, within the step that admits it.
 
@@ -48,7 +48,7 @@ WITHIN_STEP = KvTransfer()
 """Remote tokens are there when the request is admitted."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Request:
     """What one engine (encode, prefill or decode) is asked to do.
 
@@ -87,7 +87,7 @@ class Request:
     resumable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StreamingUpdate:
     """The next input of a streaming session.
 

@@ -10,12 +10,13 @@ A slot is a `MediaItem` here and a base64 blob in `epdsim.wire`: the tables do n
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Generic, Literal, TypeVar
 
 from epdsim.core.errors import InputError
 from epdsim.core.items import MediaFeature, MediaItem, PlaceholderRange
 from epdsim.core.prompt import Prompt
+from epdsim.core.records import record
 from epdsim.core.rules import IDEAL, Dialect, Rule
 
 S = TypeVar("S")
@@ -24,7 +25,7 @@ Table = Mapping[str, Sequence[S | None]]
 """Slots by modality."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rendered:
     """What render made of one prompt.
 
@@ -43,7 +44,7 @@ class Rendered:
     mm_items: Table[MediaItem] = field(default_factory=dict[str, Sequence[MediaItem | None]])
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FeatureTables(Generic[S]):
     """The tables of one request (vLLM's `MultiModalFeatures`).
 

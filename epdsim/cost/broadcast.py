@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from epdsim.core.errors import InputError
+from epdsim.core.records import record
 from epdsim.cost.checks import non_negative, positive
 
 _COPY_BYTES_PER_MS = 15_482_880 / 1.75
@@ -19,7 +20,7 @@ FREE_BYTES_PER_MS = 1e12
 """A rate so high, a petabyte per second, that its part costs nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BroadcastLoad:
     """What one plan weighs.
 
@@ -93,7 +94,7 @@ class BroadcastProfile:
             raise InputError(f"chunk_bytes = {self.chunk_bytes}", "a chunk holds at least one byte")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BroadcastTime:
     """How long one broadcast takes, by part; the parts follow each other.
 

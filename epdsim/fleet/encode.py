@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator
-from dataclasses import dataclass
 from typing import Any
 
 import simpy
 
+from epdsim.core.records import record
 from epdsim.events import EncodeFinished, EncodeRunFinished
 from epdsim.fleet.world import World
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EncodeJob:
     """One item to encode.
 

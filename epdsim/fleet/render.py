@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from epdsim.core.items import Field, FieldData, MediaItem, PlaceholderRange, TensorHandle
 from epdsim.core.legs import RawMedia
 from epdsim.core.prompt import RunPrompt, TokenRun
+from epdsim.core.records import record
 from epdsim.core.rules import Dialect
 from epdsim.core.slots import DeclaredFields, FeatureTables, Rendered, extract_features
 from epdsim.media import Family, RenderedMedia
@@ -25,7 +26,7 @@ PIXELS_PER_TOKEN = 1024
 """Where a source states a picture's tokens in place of its size: one of Qwen3-VL's tokens covers 32 x 32."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RenderedItem:
     """One item of a request.
 
@@ -42,7 +43,7 @@ class RenderedItem:
     raw: RawMedia
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RenderedRequest:
     """What render hands to the orchestrator.
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from epdsim.core.plan import CachedRequestData, StepPlan
+from epdsim.core.records import record
 from epdsim.core.request import Request
 from epdsim.cost.broadcast import BroadcastProfile, broadcast_ms
 from epdsim.cost.lm import StepLoad
@@ -34,7 +35,7 @@ def step_load(plan: StepPlan, requests: Mapping[str, Request]) -> StepLoad:
     return StepLoad(prefill_tokens, round(pairs), decode_requests, decode_context)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StepBroadcast:
     """What a plan weighs on its way to the ranks.
 

@@ -13,12 +13,13 @@ from typing import Any, ClassVar, Protocol
 
 from epdsim.core.errors import InputError
 from epdsim.core.items import ITEM_BYTES, BatchedKind, Field, FieldKind, FlatKind, MediaItem, TensorHandle
+from epdsim.core.records import record
 
 _WIRE_DTYPES = ("bfloat16", "float16", "float32", "uint8")
 _NONE: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RenderedMedia:
     """What render makes of one picture, clip or sound.
 

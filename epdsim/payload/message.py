@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from epdsim.core.items import TensorHandle
 from epdsim.core.plan import StepPlan
+from epdsim.core.records import record
 from epdsim.cost.broadcast import BroadcastLoad
 from epdsim.payload.header import PlanTables, pack_plan, unpack_header, unpack_plan
 from epdsim.payload.tensors import tensor_bytes, tensor_over
@@ -26,7 +26,7 @@ PREAMBLE = struct.Struct("<B3xIQ")
 """Overflow flag (set by the ring, 0 in a message), bytes of the header, bytes of the whole message."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MessageSize:
     """What a plan weighs as a message.
 
@@ -60,7 +60,7 @@ class MessageSize:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Message:
     """An encoded plan.
 
@@ -82,7 +82,7 @@ class Message:
             end += frame.nbytes
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DecodedMessage:
     """A received plan.
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-from rich.console import Console
-from rich.table import Table
+from typing import TYPE_CHECKING
 
 from epdsim.report.metrics import Distribution, RunMetrics
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
@@ -29,6 +30,8 @@ def millis(value: float) -> str:
 
 def console(*, stderr: bool = False) -> Console:
     """A console that does not fold tables to 80 columns where nobody's terminal says so, and takes text as it is."""
+    from rich.console import Console  # noqa: PLC0415 - what is printed as JSON needs no tables
+
     width = None if sys.stdout.isatty() else 150
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
 
@@ -50,6 +53,8 @@ def print_text(table: TextTable) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> None:
     """A plain table; columns of figures stand right."""
+    from rich.table import Table  # noqa: PLC0415 - as above
+
     table = Table(
         title=title, caption=caption or None, title_justify="left", caption_justify="left", title_style="bold"
     )

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from epdsim.core.releases.dialects import named
 from epdsim.core.request import WARM_UP
+from epdsim.core.rules import IDEAL, Dialect
 from epdsim.cost.lm import LmCost
 from epdsim.cost.spec import build_encode, build_link, build_lm, build_render
 from epdsim.events import Sink
@@ -174,7 +174,7 @@ def _fleet(scenario: Scenario, spec: ScenarioSpec, *, uses_mrope: bool) -> Fleet
     fleet = spec.fleet
     consumes, generates_apart = fleet.topology.startswith("e+"), fleet.topology.endswith("p+d")
     with scenario.placed("fleet", "dialect"):
-        dialect = named(fleet.dialect)
+        dialect = _dialect(fleet.dialect)
     prefill_lm = _cost(scenario, "lm", build_lm, spec.costs.lm)
     decode_lm = _cost(scenario, "decode_lm", build_lm, spec.costs.decode_lm) if spec.costs.decode_lm else prefill_lm
 
@@ -194,6 +194,14 @@ def _fleet(scenario: Scenario, spec: ScenarioSpec, *, uses_mrope: bool) -> Fleet
         ec_capacity_bytes=None if fleet.ec_capacity_gib is None else int(fleet.ec_capacity_gib * GIB),
         dialect=dialect,
     )
+
+
+def _dialect(name: str) -> Dialect:
+    if name == IDEAL.name:
+        return IDEAL
+    from epdsim.core.releases.dialects import named  # noqa: PLC0415 - its table brings the modules of all rules
+
+    return named(name)
 
 
 def _costs(scenario: Scenario, costs: CostsSpec) -> FleetCosts:

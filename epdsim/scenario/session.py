@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-
-from rich.console import Console
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from epdsim.core.files import check_apart, check_place
 from epdsim.cost.profile import load_profile
@@ -26,6 +24,9 @@ from epdsim.scenario.loader import Scenario, files_named, load_scenario
 from epdsim.scenario.points import Point, described
 from epdsim.scenario.runner import RunResult, ScenarioResult, run_scenario
 from epdsim.scenario.tables import assumptions, comparison_tables, run_tables, scenario_report, write_csv
+
+if TYPE_CHECKING:
+    from rich.status import Status
 
 _SHOW_EVERY = 500
 
@@ -118,15 +119,14 @@ class Progress:
     """One line on stderr: which run, how many requests ended; silent where stderr is no terminal."""
 
     def __init__(self, num_runs: int, name: str = "") -> None:
-        self._console = Console(stderr=True)
-        self._status = self._console.status("")
+        self._status = _status() if sys.stderr.isatty() else None
         self._num_runs, self._index, self._ended, self._told = num_runs, 0, 0, ""
         self._name = f"{name}: " if name else ""
 
     @property
     def is_shown(self) -> bool:
         """Whether anybody sees it."""
-        return self._console.is_terminal
+        return self._status is not None
 
     def start(self, point: Point) -> None:
         """A run begins."""
@@ -143,15 +143,27 @@ class Progress:
                 self._show(event.time_ms)
 
     def _show(self, time_ms: float) -> None:
+        if self._status is None:
+            return
         where = f"{self._name}run {self._index} of {self._num_runs}" + (f" ({self._told})" if self._told else "")
+        from rich.text import Text  # noqa: PLC0415 - as in _status
+
         self._status.update(Text(f"{where}: {self._ended:,} requests done, simulated {millis(time_ms)}"))
 
     def __enter__(self) -> Progress:
-        self._status.start()
+        if self._status is not None:
+            self._status.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._status.stop()
+        if self._status is not None:
+            self._status.stop()
+
+
+def _status() -> Status:
+    from rich.console import Console  # noqa: PLC0415 - where nobody looks on, nothing is drawn
+
+    return Console(stderr=True).status("")
 
 
 def as_json_text(result: ScenarioResult, verdicts: Sequence[Verdict]) -> str:

@@ -6,12 +6,11 @@ model family in force, so that one trace can be replayed on any model.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from epdsim.core.prompt import TokenRun
+from epdsim.core.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MediaRef:
     """One picture, clip or sound of a prompt.
 
@@ -36,7 +35,7 @@ class MediaRef:
     file_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WorkloadRequest:
     """One request of a workload.
 

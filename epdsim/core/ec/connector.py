@@ -8,9 +8,9 @@ itself offers nothing; kinds are `SharedStore` here, `PullConnector` (`core.ec.p
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Mapping, Sequence
-from dataclasses import dataclass
 
 from epdsim.core.items import MediaFeature
+from epdsim.core.records import record
 from epdsim.core.request import Request
 from epdsim.core.strip import payload_kind
 
@@ -18,7 +18,7 @@ NOTHING_FAILED: Mapping[str, str] = {}
 """No request has failed."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EcStep:
     """What the workers do for the connector in a step.
 

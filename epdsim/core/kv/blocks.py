@@ -7,7 +7,7 @@ lost first. A block that is found again leaves the queue.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 
 from epdsim.core.rules import IDEAL, Dialect, Rule
@@ -41,6 +41,8 @@ REUSE = Rule(
     ideal=reused_first,
 )
 
+_FEW = 4
+"""Keys that are published faster one by one than as a whole."""
 NULL_BLOCK = 0
 """Id of the block that nobody gets."""
 
@@ -90,7 +92,8 @@ class BlockPool:
 
     def find_all(self, keys: Iterable[int]) -> list[int]:
         """Blocks that hold what the keys stand for, up to the first that is not there."""
-        get, blocks = self._found.get, list[int]()
+        get = self._found.get
+        blocks: list[int] = []
         for key in keys:
             found = get(key)
             if found is None:
@@ -101,7 +104,7 @@ class BlockPool:
     def num_idle(self, blocks: Sequence[int]) -> int:
         """How many of `blocks` nobody holds, so that holding them makes the pool smaller."""
         free = self._cached_free
-        return sum(1 for block in blocks if block in free)
+        return sum([block in free for block in blocks]) if blocks else 0
 
     def take(self, count: int) -> list[int]:
         """Take the next `count` free blocks; what cached ones among them hold is lost."""
@@ -133,7 +136,8 @@ class BlockPool:
     def release(self, table: Sequence[int]) -> None:
         """Give up a request's block table; its tail is lost before its head."""
         ended = self._without_shared(table) if self._further_refs else table
-        key_of, free, frees_last, plain = self._key_of, self._cached_free, self._frees_last, list[int]()
+        key_of, free, frees_last = self._key_of, self._cached_free, self._frees_last
+        plain: list[int] = []
         for block in reversed(ended):
             if block in key_of or frees_last:
                 free[block] = None
@@ -145,7 +149,8 @@ class BlockPool:
 
     def _without_shared(self, table: Sequence[int]) -> Sequence[int]:
         """The blocks of a table that nobody else holds; the others have one reference less."""
-        further, ended = self._further_refs, list[int]()
+        further = self._further_refs
+        ended: list[int] = []
         for block in table:
             if block not in further:
                 ended.append(block)
@@ -157,12 +162,13 @@ class BlockPool:
 
     def publish(self, blocks: Sequence[int], keys: Sequence[int]) -> None:
         """Make full blocks findable, each by its key."""
-        all_found = self._found
-        self._key_of.update(zip(blocks, keys, strict=True))
-        if all_found.keys().isdisjoint(keys):
+        all_found, key_of = self._found, self._key_of
+        if len(keys) > _FEW and all_found.keys().isdisjoint(keys):
+            key_of.update(zip(blocks, keys, strict=True))
             all_found.update(zip(keys, blocks, strict=True))
             return
         for block, key in zip(blocks, keys, strict=True):
+            key_of[block] = key
             found = all_found.setdefault(key, block)
             if isinstance(found, dict):
                 found[block] = None
@@ -175,15 +181,16 @@ class BlockPool:
         self._lose([block])
 
     def _lose(self, blocks: Sequence[int]) -> None:
-        all_found = self._found
+        all_found, take_key = self._found, self._key_of.pop
         self.num_lost += len(blocks)
         if not self._key_of:
             return
-        keys = list(map(self._key_of.pop, blocks))
         if not self._num_doubled:
-            deque(map(all_found.__delitem__, keys), maxlen=0)
+            for block in blocks:
+                del all_found[take_key(block)]
             return
-        for block, key in zip(blocks, keys, strict=True):
+        for block in blocks:
+            key = take_key(block)
             found = all_found.pop(key)
             if isinstance(found, dict):
                 del found[block]

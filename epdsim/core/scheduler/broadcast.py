@@ -32,21 +32,22 @@ def step_plan(engine: EngineState, draft: StepDraft) -> StepPlan:
     new = draft.admitted + draft.resumed if is_v2 else draft.admitted
     freed = engine.encoder_cache.take_freed()
     ec_step = NOTHING_TO_DO if engine.ec is None else engine.ec.take_step(freed)
+    # In the order of the plan's fields: named arguments would cost as much again as the plan itself.
     return StepPlan(
-        step=engine.step,
-        num_scheduled_tokens=draft.num_scheduled,
-        scheduled_encoder_inputs=draft.encoder_inputs,
-        new=[_new(engine, draft, state, num_cached) for state, num_cached in new],
-        cached=cached,
-        preempted=sorted(engine.preempted),
-        finished=sorted(engine.finished),
-        free_encoder_mm_hashes=freed,
-        ec_loads=ec_step.loads,
-        ec_saves=ec_step.saves,
-        samples=_samples(engine, draft),
-        num_scheduled_spec_tokens=draft.num_drafts,
-        kv_loads=draft.kv_loads,
-        kv_sends=engine.transfers.sends if engine.transfers is not None else (),
+        engine.step,
+        draft.num_scheduled,
+        draft.encoder_inputs,
+        [_new(engine, draft, state, num_cached) for state, num_cached in new],
+        cached,
+        sorted(engine.preempted),
+        sorted(engine.finished),
+        freed,
+        ec_step.loads,
+        ec_step.saves,
+        _samples(engine, draft),
+        draft.num_drafts,
+        draft.kv_loads,
+        engine.transfers.sends if engine.transfers is not None else (),
     )
 
 
@@ -65,14 +66,14 @@ def _new(engine: EngineState, draft: StepDraft, state: RequestState, num_cached:
     if state.updates is not None:
         state.num_told = len(state.features)
     return NewRequestData(
-        request_id=state.request_id,
-        num_computed_tokens=num_computed,
-        block_ids=list(state.blocks),
-        mm_features=features,
-        num_prompt_tokens=state.num_tokens if engine.config.model_runner == "v2" else state.num_prompt,
-        num_cached_tokens=num_cached,
-        num_known_features=num_known,
-        cross_block_ids=state.cross_blocks,
+        state.request_id,
+        num_computed,
+        list(state.blocks),
+        features,
+        state.num_tokens if engine.config.model_runner == "v2" else state.num_prompt,
+        num_cached,
+        num_known,
+        state.cross_blocks,
     )
 
 

@@ -45,6 +45,7 @@ def choose_encoder_inputs(
     if engine.config.is_encoder_decoder:
         return _choose_all(engine, draft, state, num_tokens)
     features, cache, behaviour = state.features, engine.encoder_cache, engine.behaviour
+    entries = cache.entries
     whole_items, ec = engine.config.disable_chunked_mm_input, engine.ec
     end = start + num_tokens
     window_end = behaviour.drafter_window(end, engine.drafter.num_prefill_lookahead)
@@ -63,7 +64,7 @@ def choose_encoder_inputs(
         if is_split and behaviour.guards_first:
             num_tokens = _cut_before(engine, state, index, start, num_tokens)
             break
-        known = chosen.get(identifier, cache.entries.get(identifier))
+        known = chosen.get(identifier, entries.get(identifier))
         if known is not None and behaviour.differs(known, num_embeds):
             return refuse(engine, draft, state, OTHER_SIZE)
         if identifier in chosen:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from epdsim.core.ec.connector import NOTHING_FAILED
 from epdsim.core.plan import StepPlan, TransferReport
+from epdsim.core.records import record
 from epdsim.core.scheduler.engine import EngineState
 from epdsim.core.scheduler.load_failures import take_failures
 from epdsim.core.scheduler.loads import take_completed, withholds
@@ -17,7 +18,7 @@ SYNTHETIC = (0,)
 """What a request yields when nobody says: one token, for prompts with ids a negative one that counts upwards."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StepOutcome:
     """What a step brought.
 
@@ -160,7 +161,9 @@ LOAD_FAILED = "its KV cache could not be loaded"
 def _fail(engine: EngineState, void: Collection[str]) -> Mapping[str, str]:
     """End the requests that cannot go on, each alone."""
     reasons = engine.refused
-    lost = dict[str, str]()
+    if not reasons and not void and engine.ec is None:
+        return NOTHING_FAILED
+    lost: dict[str, str] = {}
     if engine.ec is not None:
         lost.update(engine.ec.take_failed())
     if void and engine.transfers is not None and not engine.transfers.recomputes:

@@ -135,14 +135,14 @@ def _is_ready(engine: EngineState, state: RequestState) -> bool:
 def _start(engine: EngineState, state: RequestState) -> _Start | None:
     """Look up what is known of a request; None when the KV connector does not know yet, or embeddings are still to come."""
     if state.num_computed:
-        start = _Start([], state.num_cached, state.num_computed, is_async=False)
+        start = _Start([], state.num_cached, state.num_computed, False)
     else:
         hit = find_prefix(engine, state)
         num_cached = len(hit) * engine.config.block_size
         offer = remote_tokens(state, num_cached)
         if offer is None:
             return None
-        start = _Start(hit, num_cached, num_cached + offer[0], is_async=offer[1])
+        start = _Start(hit, num_cached, num_cached + offer[0], offer[1])
     if engine.ec is not None and state.features and not engine.ec.ready(state.request, start.num_computed):
         return None
     return start
