@@ -29,6 +29,24 @@ from epdsim.events.engine import (
 from epdsim.events.protocol import FeaturesStripped, ItemsMerged, RequestChecked, TablesRendered
 
 
+class FleetStarted(Event, frozen=True):
+    """A fleet begins.
+
+    Attributes:
+        topology: Which stages have instances of their own.
+        router: Which instance of a pool takes the next request.
+        pools: By leg, the names of the instances that take it.
+        max_batch_items: Items that one encoder run takes at most; 0 without encode instances.
+    """
+
+    is_detail: ClassVar[bool] = True
+
+    topology: str
+    router: str
+    pools: Mapping[str, Sequence[str]]
+    max_batch_items: int = 0
+
+
 class RequestArrived(Event, frozen=True):
     """A client's request reaches the system.
 
@@ -170,6 +188,8 @@ class StepFinished(Event, frozen=True):
 class StepPlanned(Event, frozen=True):
     """The decisions of a step in full; what it admits and preempts is told just before it.
 
+    Several steps that decided nothing may be told as one, at the end of the last of them.
+
     Attributes:
         num_scheduled_tokens: Tokens to compute, by request in scheduling order.
         scheduled_encoder_inputs: Items to encode, by request.
@@ -178,6 +198,7 @@ class StepPlanned(Event, frozen=True):
         num_computed_tokens: By request, the tokens computed before the step; where an engine tells them.
         new_block_ids: By request, the KV blocks added to its table; likewise.
         finished: Ids of which workers hear that they ended.
+        num_steps: Steps told by this event, `step` being the first; tokens are their sums.
     """
 
     is_detail: ClassVar[bool] = True
@@ -190,6 +211,7 @@ class StepPlanned(Event, frozen=True):
     num_computed_tokens: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])
     new_block_ids: Mapping[str, Sequence[int]] = msgspec.field(default_factory=dict[str, Sequence[int]])
     finished: Sequence[str] = ()
+    num_steps: int = 1
 
 
 class KvTransferred(Event, frozen=True):
@@ -219,15 +241,18 @@ class RequestFailed(Event, frozen=True):
     Attributes:
         reason: One sentence.
         refused: True when it was turned away before any work was done.
+        stuck: True when it would have waited for ever: the run ends, and nothing is left that could move it.
     """
 
     request_id: str
     reason: str
     refused: bool = False
+    stuck: bool = False
 
 
 AnyEvent = (
-    RequestArrived
+    FleetStarted
+    | RequestArrived
     | Rendered
     | LegSent
     | EncodeFinished

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
@@ -20,7 +20,7 @@ from epdsim.fleet.config import EnginePool
 from epdsim.fleet.lockstep import Lockstep
 from epdsim.fleet.render import RenderedRequest
 from epdsim.fleet.step_cost import BroadcastCost, StepBroadcast, step_load
-from epdsim.fleet.telling import decisions, engine_started, request_queued
+from epdsim.fleet.telling import decisions, engine_started, request_queued, stride_planned
 from epdsim.fleet.world import TICKS_PER_MS, World, on_grid
 
 _LONGEST_STRIDE = 64
@@ -81,6 +81,7 @@ class EngineInstance:
         self._without_token: set[str] = set()
         self._admitted: set[str] = set()
         self._num_steps = 0
+        self._ended: list[str] = []
         self._stride: _Stride | None = None
         self._is_idle = False
         if world.wants_detail:
@@ -132,6 +133,8 @@ class EngineInstance:
             if not (plan.preempted or outcome.failed):
                 # Only a new arrival can change what can be scheduled: stepping on would spin.
                 self._is_idle = True
+                if plan.finished and self._world.wants_detail:
+                    self._emit_decisions(plan)
                 return
             self._emit_decisions(plan)
             self._take_tokens(outcome)
@@ -195,8 +198,11 @@ class EngineInstance:
         assert stride is not None, "a stride that was cut has called off its end"
         self._stride = None
         num_steps = stride.num_steps
+        before = self._progress() if self._world.wants_detail else None
         outcome = self._scheduler.take_steps(num_steps)
         count = len(outcome.new_tokens)
+        if before is not None:
+            self._emit_stride(num_steps, before)
         self._emit_step(
             self._num_steps, num_steps * count, count, stride.started_ms, stride.broadcast, num_steps=num_steps
         )
@@ -206,6 +212,16 @@ class EngineInstance:
         for request_id in outcome.finished:
             self._finish_request(request_id)
         self._advance()
+
+    def _progress(self) -> dict[str, tuple[int, int]]:
+        """Computed tokens and number of blocks of each request that runs."""
+        return {name: (computed, len(blocks)) for name, (computed, blocks) in self._scheduler.progress().items()}
+
+    def _emit_stride(self, num_steps: int, before: Mapping[str, tuple[int, int]]) -> None:
+        """The decisions of a stride that has ended, which are none: what its steps computed, and on which blocks."""
+        now_ms, after, finished = self._world.env.now, self._scheduler.progress(), sorted(self._ended)
+        self._ended.clear()
+        self._world.emit(stride_planned(now_ms, self.name, self._num_steps, num_steps, before, after, finished))
 
     def _encode_ms(self, plan: StepPlan) -> float:
         """The encoder, where the engine runs it itself; one batch a step."""
@@ -278,6 +294,8 @@ class EngineInstance:
         job = self._jobs.pop(request_id)
         del self._requests[request_id]
         self._admitted.discard(request_id)
+        if self._world.wants_detail:
+            self._ended.append(request_id)
         if job.is_visible:
             self._world.emit(RequestFinished(self._world.env.now, self.name, request_id, job.output_tokens))
         job.done.succeed()
@@ -285,6 +303,7 @@ class EngineInstance:
     def _emit_decisions(self, plan: StepPlan) -> None:
         world = self._world
         known = self._admitted
+        self._ended.clear()
         for event in decisions(world.env.now, self.name, plan, self._requests, known, wants_detail=world.wants_detail):
             world.emit(event)
         known.update(new.request_id for new in plan.new)

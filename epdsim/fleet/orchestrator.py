@@ -83,7 +83,7 @@ class Orchestrator:
         """At the end of time: whatever is still under way waits for something that cannot happen (property SIM-PROG)."""
         for request_id, stage in self._in_flight.items():
             reason = f"stuck in {stage}: nothing in the fleet can move it any more"
-            self._world.emit(RequestFailed(self._world.env.now, NAME, request_id, reason))
+            self._world.emit(RequestFailed(self._world.env.now, NAME, request_id, reason, stuck=True))
         self._in_flight.clear()
 
     def _render(self, rendered: RenderedRequest) -> Steps:

@@ -15,6 +15,7 @@ from epdsim.fleet.engine import EngineInstance
 from epdsim.fleet.lockstep import Lockstep
 from epdsim.fleet.orchestrator import Orchestrator
 from epdsim.fleet.render import Renderer
+from epdsim.fleet.telling import fleet_started
 from epdsim.fleet.world import World, on_grid
 from epdsim.media import Family
 from epdsim.workload.request import WorkloadRequest
@@ -29,7 +30,7 @@ def simulate(
     concurrency: int | None = None,
     keeps_arrivals: bool = False,
     wants_detail: bool = False,
-    takes_strides: bool = True,
+    takes_strides: bool | None = None,
 ) -> float:
     """Run a workload through a fleet until every request has ended.
 
@@ -41,11 +42,14 @@ def simulate(
         concurrency: For a closed loop: as many requests as this are in the system.
         keeps_arrivals: Whether a closed loop sends no request before its arrival time; otherwise these are ignored.
         wants_detail: Make the events of detail too.
-        takes_strides: Let engines take many steps at once where these decide nothing; the outcome is the same (FWD-EQ).
+        takes_strides: Let engines take many steps at once where these decide nothing; the outcome is the same (FWD-EQ). By default
+            unless detail is wanted, so that each step is told.
 
     Returns:
         The simulated milliseconds at which the last event happened.
     """
+    if takes_strides is None:
+        takes_strides = not wants_detail
     world = World(config, sinks, wants_detail=wants_detail, takes_strides=takes_strides)
     orchestrator = _build(world, family)
     source = iter(requests)
@@ -64,6 +68,8 @@ def simulate(
 def _build(world: World, family: Family) -> Orchestrator:
     config = world.config
     prefix = "prefill" if config.decode or config.encode else "engine"
+    if world.wants_detail:
+        world.emit(fleet_started(config, prefix))
     prefill = _engines(world, prefix, config.prefill)
     decode = _engines(world, "decode", config.decode) if config.decode else []
     encode = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 from epdsim.core.plan import NewRequestData, StepPlan
 from epdsim.core.request import Request
@@ -12,12 +12,73 @@ from epdsim.events import (
     Admitted,
     EngineStarted,
     Event,
+    FleetStarted,
     ItemInfo,
     PayloadsSent,
     Preempted,
     RequestQueued,
     StepPlanned,
 )
+from epdsim.fleet.config import FleetConfig
+
+
+def fleet_started(config: FleetConfig, prefix: str) -> FleetStarted:
+    """What a fleet consists of.
+
+    Args:
+        config: The fleet.
+        prefix: With which names of the engines that compute prompts begin.
+    """
+    pools = {"aggregated" if prefix == "engine" else "prefill": _names(prefix, config.prefill.count)}
+    if config.encode is not None:
+        pools["encode"] = _names("encode", config.encode.count)
+    if config.decode is not None:
+        pools["decode"] = _names("decode", config.decode.count)
+    max_batch_items = config.encode.max_batch_items if config.encode is not None else 0
+    return FleetStarted(0.0, "fleet", config.topology, config.router, pools, max_batch_items)
+
+
+def _names(prefix: str, count: int) -> list[str]:
+    return [f"{prefix}-{index}" for index in range(count)]
+
+
+def stride_planned(
+    now_ms: float,
+    name: str,
+    step: int,
+    num_steps: int,
+    before: Mapping[str, tuple[int, int]],
+    after: Mapping[str, tuple[int, Sequence[int]]],
+    finished: Sequence[str],
+) -> StepPlanned:
+    """Steps that decided nothing, once they are taken: each request computed one token in each of them.
+
+    Args:
+        now_ms: When the last of them ends.
+        name: Of the engine.
+        step: Number of the first.
+        num_steps: How many.
+        before: By request, computed tokens and length of the block table before them.
+        after: Computed tokens and block table after them, of requests that run on.
+        finished: Ids that ended before them.
+    """
+    blocks = {
+        request_id: list(after[request_id][1][length:])
+        for request_id, (_, length) in before.items()
+        if request_id in after and len(after[request_id][1]) > length
+    }
+    scheduled = dict.fromkeys(before, num_steps)
+    computed = {request_id: num_computed for request_id, (num_computed, _) in before.items()}
+    return StepPlanned(
+        now_ms,
+        name,
+        step,
+        scheduled,
+        num_computed_tokens=computed,
+        new_block_ids=blocks,
+        finished=finished,
+        num_steps=num_steps,
+    )
 
 
 def engine_started(now_ms: float, name: str, config: SchedulerConfig, system: str) -> EngineStarted:

@@ -36,7 +36,7 @@ class World:
         env: SimPy's environment; times are milliseconds.
         config: The fleet.
         wants_detail: Whether events of detail are made at all.
-        takes_strides: Whether engines take many steps at once where these decide nothing; never with detail, which is per step.
+        takes_strides: Whether engines take many steps at once where these decide nothing.
         ec_store: Embeddings between encode and prefill.
         notices: What the user should read once, for example a fallback that was taken.
         emit: Hands an event to every sink.
@@ -46,7 +46,7 @@ class World:
         self.env = simpy.Environment()
         self.config = config
         self.wants_detail = wants_detail
-        self.takes_strides = takes_strides and not wants_detail
+        self.takes_strides = takes_strides
         self.ec_store = EcStore(config.ec_capacity_bytes)
         self.notices: list[str] = []
         self._sinks = tuple(sinks)

@@ -45,6 +45,8 @@ class Report:
         seed: Of the runs.
         assumptions: Sentences.
         verdicts: Claims, judged.
+        judged: What the monitors say of the runs, in a sentence; empty when nobody asked.
+        violations: Properties that a run broke.
         tables: Before the figures.
         sections: Figures.
     """
@@ -55,6 +57,8 @@ class Report:
     seed: int
     assumptions: Sequence[str]
     verdicts: Sequence[ReportClaim]
+    judged: str
+    violations: Sequence[ReportClaim]
     tables: Sequence[TextTable]
     sections: Sequence[ReportSection]
 

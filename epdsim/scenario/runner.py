@@ -21,6 +21,7 @@ from epdsim.scenario.loader import Scenario
 from epdsim.scenario.points import Point
 from epdsim.scenario.schema import CostsSpec, EnginePoolSpec, ScenarioSpec
 from epdsim.scenario.slo import SloGuard
+from epdsim.spec import OF_FLEETS, Judge, Verdict
 from epdsim.workload import Workload, build_workload
 
 GIB = 1 << 30
@@ -36,11 +37,13 @@ class RunResult:
         point: Its axis values.
         metrics: Its figures.
         assumptions: What the workload had to assume, in sentences.
+        judged: What the monitors say of it, by property; None when nobody asked.
     """
 
     point: Point
     metrics: RunMetrics
     assumptions: tuple[str, ...]
+    judged: Mapping[str, Verdict] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ def run_scenario(
     sinks_for: Callable[[Point], Sequence[Sink]] = lambda _: (),
     on_run: Callable[[Point], None] = lambda _: None,
     wants_detail: bool = False,
+    is_judged: bool = False,
 ) -> ScenarioResult:
     """Fit what the file asks to fit, then run every point.
 
@@ -68,7 +72,8 @@ def run_scenario(
         seed: In place of the file's.
         sinks_for: Further takers of a run's events.
         on_run: Told each point before it runs.
-        wants_detail: Make the events of detail too.
+        wants_detail: Make the events of detail too, step by step.
+        is_judged: Let the monitors judge each run as it goes.
 
     Raises:
         InputError: A point cannot be built, which is found before any of them runs, or a line of a trace cannot be used.
@@ -83,7 +88,8 @@ def run_scenario(
     for point in scenario.points:
         on_run(point)
         constants = fit.constants if fit else None
-        runs.append(_measure(scenario, point, chosen, constants, sinks_for(point), wants_detail=wants_detail))
+        sinks = sinks_for(point)
+        runs.append(_measure(scenario, point, chosen, constants, sinks, wants_detail=wants_detail, is_judged=is_judged))
     return ScenarioResult(scenario, chosen, tuple(runs), fit)
 
 
@@ -95,11 +101,12 @@ def _measure(
     sinks: Sequence[Sink] = (),
     *,
     wants_detail: bool = False,
+    is_judged: bool = False,
 ) -> RunResult:
     """Run a point; at its goodput where the file asks for it and the point leaves the rate open. Sinks see that run alone."""
     wanted, slo = scenario.spec.goodput, scenario.spec.slo
     if wanted is None or not searches_goodput(scenario.spec, point):
-        return run_point(scenario, point, seed, constants, sinks, wants_detail=wants_detail)
+        return run_point(scenario, point, seed, constants, sinks, wants_detail=wants_detail, is_judged=is_judged)
 
     def at_rate(rate: float) -> dict[str, float]:
         return {**(constants or {}), wanted.key: rate}
@@ -109,7 +116,8 @@ def _measure(
         return run_point(scenario, point, seed, at_rate(rate), [guard]).metrics
 
     found = find_goodput(wanted, slo, guarded)
-    run = run_point(scenario, point, seed, at_rate(found.rate), sinks, wants_detail=wants_detail)
+    constants = at_rate(found.rate)
+    run = run_point(scenario, point, seed, constants, sinks, wants_detail=wants_detail, is_judged=is_judged)
     return replace(run, metrics=found.put_into(run.metrics))
 
 
@@ -126,21 +134,33 @@ def run_point(
     sinks: Sequence[Sink] = (),
     *,
     wants_detail: bool = False,
+    is_judged: bool = False,
 ) -> RunResult:
-    """Run one point of a scenario."""
+    """Run one point of a scenario.
+
+    Args:
+        scenario: A loaded file.
+        point: Its axis values.
+        seed: Of all random streams.
+        constants: Further settings by dotted key.
+        sinks: Further takers of its events.
+        wants_detail: Make the events of detail too, step by step.
+        is_judged: Let the monitors judge it as it goes; alone, they are told steps that decide nothing by the stride.
+    """
     built = build_point(scenario, point, seed, constants)
-    metrics = MetricsSink()
+    metrics, judge = MetricsSink(), Judge(OF_FLEETS) if is_judged else None
     simulate(
         built.fleet,
         built.family,
         built.workload,
-        [metrics, *sinks],
+        [metrics, *([judge] if judge is not None else []), *sinks],
         concurrency=built.workload.concurrency,
         keeps_arrivals=built.workload.keeps_arrivals,
-        wants_detail=wants_detail,
+        wants_detail=wants_detail or is_judged,
+        takes_strides=not wants_detail,
     )
     told = built.workload.assumptions
-    return RunResult(point, metrics.result(), (told,) if told else ())
+    return RunResult(point, metrics.result(), (told,) if told else (), judge.verdicts() if judge is not None else None)
 
 
 @dataclass(frozen=True, slots=True)

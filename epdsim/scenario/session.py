@@ -20,6 +20,7 @@ from epdsim.report.metrics import RunMetrics
 from epdsim.report.observer import RunObserver
 from epdsim.report.table import console, millis, print_text
 from epdsim.scenario.claims import Verdict, compare, judge
+from epdsim.scenario.judged import as_plain, summary, violations
 from epdsim.scenario.loader import Scenario, files_named, load_scenario
 from epdsim.scenario.points import Point, described
 from epdsim.scenario.runner import RunResult, ScenarioResult, run_scenario
@@ -48,8 +49,9 @@ def run_simulated(
     *,
     seed: int | None,
     as_json: bool,
+    is_judged: bool = True,
 ) -> bool:
-    """Run a scenario file with size-only payloads; whether every claim in it holds."""
+    """Run a scenario file with size-only payloads; whether every claim in it holds, and every property that its runs tested."""
     files.check()
     scenario = load(path, overrides, profile)
     check_apart(files.named(), [path, *filter(None, [profile]), *files_named(scenario.file.data, scenario.folder)])
@@ -67,7 +69,12 @@ def run_simulated(
             return [sink for sink in (progress.is_shown and progress, writer, timeline, observer) if sink]
 
         result = run_scenario(
-            scenario, seed=seed, sinks_for=sinks_for, on_run=progress.start, wants_detail=writer is not None
+            scenario,
+            seed=seed,
+            sinks_for=sinks_for,
+            on_run=progress.start,
+            wants_detail=writer is not None,
+            is_judged=is_judged,
         )
     if files.csv is not None:
         write_csv(files.csv, result)
@@ -79,7 +86,7 @@ def run_simulated(
         sys.stdout.write(as_json_text(result, verdicts))
     else:
         print_result(result, verdicts)
-    return all(verdict.holds for verdict in verdicts)
+    return all(verdict.holds for verdict in verdicts) and not violations(result.runs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +181,10 @@ def as_json_text(result: ScenarioResult, verdicts: Sequence[Verdict]) -> str:
         "seed": result.seed,
         "assumptions": assumptions(result),
         "fit": dataclasses.asdict(result.fit) if result.fit else None,
-        "runs": [{"at": run.point, "metrics": _figures(run.metrics)} for run in result.runs],
+        "runs": [
+            {"at": run.point, "metrics": _figures(run.metrics), "properties": as_plain(run.judged)}
+            for run in result.runs
+        ],
         "published": [dataclasses.asdict(row) | {"deviation_percent": row.deviation_percent} for row in comparisons],
         "claims": [dataclasses.asdict(verdict) for verdict in verdicts],
     }
@@ -200,6 +210,10 @@ def print_result(result: ScenarioResult, verdicts: Sequence[Verdict]) -> None:
         _print_not_served(result.runs)
     for table in comparison_tables(comparisons, result):
         print_text(table)
+    if told := summary(result.runs):
+        out.print(f"judged  {told}")
+    for violation in violations(result.runs):
+        out.print(f"VIOLATED  {violation.sentence}")
     print_verdicts(verdicts)
 
 

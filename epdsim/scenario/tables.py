@@ -17,6 +17,7 @@ from epdsim.report.metrics import RunMetrics
 from epdsim.report.observer import RunObserver
 from epdsim.report.table import TextTable, millis, nbytes, summary_rows
 from epdsim.scenario.claims import Comparison, Verdict, compare
+from epdsim.scenario.judged import summary, violations
 from epdsim.scenario.points import Point, described, flat_figures, metric
 from epdsim.scenario.runner import RunResult, ScenarioResult
 from epdsim.scenario.schema import AxisValue
@@ -147,7 +148,8 @@ def scenario_report(
     if curves:
         sections.insert(0, ReportSection("Against what varies", curves))
     title, told = spec.title, assumptions(result)
-    return Report(spec.name, title, spec.source, result.seed, told, verdicts, tables, sections)
+    judged, broken = summary(result.runs), violations(result.runs)
+    return Report(spec.name, title, spec.source, result.seed, told, verdicts, judged, broken, tables, sections)
 
 
 def _against_axes(result: ScenarioResult) -> list[tuple[str, str]]:

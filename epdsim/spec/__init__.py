@@ -3,12 +3,13 @@
 from epdsim.spec.engine_state import EngineState
 from epdsim.spec.judge import Judge, judge
 from epdsim.spec.property import Broken, Finding, Level, Monitor, Outcome, Property, Reached, Verdict
-from epdsim.spec.register import FAMILIES, JUDGED, REGISTER, properties_of, uncovered
+from epdsim.spec.register import FAMILIES, JUDGED, OF_FLEETS, REGISTER, properties_of, uncovered
 from epdsim.spec.story import tell_story, timeline
 
 __all__ = [
     "FAMILIES",
     "JUDGED",
+    "OF_FLEETS",
     "REGISTER",
     "Broken",
     "EngineState",

@@ -132,6 +132,7 @@ PROPERTIES = (
         evidence=("vLLM PRs 11646, 36708, 49448", "vLLM issue 21175", "LMCache PR 4783", "TensorRT-LLM issue 14125"),
         twin="KEY-PARITY",
         monitor=lambda: KvContent("found"),
+        reads=(RequestQueued, Admitted, StepPlanned),
         exempt={"simulated": "prompts of a fleet are told by their length, not by their tokens"},
     ),
     Property(
@@ -142,6 +143,7 @@ PROPERTIES = (
         sometimes="a request computes again after a preemption",
         evidence=("vLLM issue 49250", "vLLM PR 45673", "LMCache PR 2069", "TensorRT-LLM issue 17882"),
         monitor=lambda: KvContent("read"),
+        reads=(RequestQueued, Admitted, StepPlanned),
         exempt={"simulated": "prompts of a fleet are told by their length, not by their tokens"},
     ),
     Property(

@@ -134,6 +134,8 @@ PROPERTIES = (
         sometimes="a gather of what another step or request encoded",
         evidence=("vLLM issue 38551", "vLLM PRs 39544, 39543, 45347, 29750, 34220, 51222"),
         monitor=lambda: enc_hit,
+        reads=(Gathered, StepPlanned),
+        of_media=True,
     ),
     Property(
         "ENC-MIRROR",
@@ -143,6 +145,8 @@ PROPERTIES = (
         sometimes="an entry is evicted",
         evidence=("vLLM PR 39544",),
         monitor=EncMirror,
+        reads=(StepPlanned, CacheReset),
+        of_media=True,
     ),
     Property(
         "ENC-CONS",
@@ -152,6 +156,8 @@ PROPERTIES = (
         sometimes="an entry makes room for another",
         evidence=("vLLM PRs 54284, 31857, 30475, 37307", "vllm-ascend PR 16781"),
         monitor=lambda: enc_cons,
+        reads=(StepPlanned,),
+        of_media=True,
     ),
     Property(
         "ENC-KEY",
@@ -161,6 +167,8 @@ PROPERTIES = (
         sometimes="two live items with one identifier and different sizes",
         evidence=("vLLM PR 57696", "vLLM issues 55547, 44939"),
         monitor=lambda: enc_key,
+        reads=(StepPlanned,),
+        of_media=True,
         exempt={"simulated": "identifiers of a fleet are hashes of content, none of which stands for two items"},
     ),
     Property(
@@ -171,6 +179,7 @@ PROPERTIES = (
         sometimes="a request fails",
         evidence=("vLLM PRs 53456, 57696, 46747", "vLLM issue 55547", "sglang PR 23481", "LMCache issue 4938"),
         monitor=lambda: iso,
+        reads=(EngineDied, RequestFailed),
         exempt={"simulated": "no scenario of the quick lane brings a faulty request"},
     ),
 )

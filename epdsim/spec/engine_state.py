@@ -24,6 +24,11 @@ from epdsim.events import (
 PAYLOADS = ("full", "address")
 """What stands for an item's payload, of the kinds that workers are sent."""
 
+STATE_EVENTS: frozenset[type[Event]] = frozenset(
+    {EngineStarted, RequestQueued, Admitted, PayloadsSent, Preempted, StepPlanned, StepYielded, CacheReset}
+)
+"""Events from which the state of an engine follows."""
+
 
 @dataclass(slots=True)
 class RequestState:
@@ -70,6 +75,7 @@ class EngineState:
         resident: Embeddings in the workers' encoder cache by identifier, once the last step's frees, loads and runs are done.
         plan: The last planned step.
         tells_tokens: Whether it tells what steps yield.
+        has_media: Whether it may hold or have been sent a media item: not so once it began, before the first one comes.
     """
 
     started: EngineStarted | None = None
@@ -77,13 +83,20 @@ class EngineState:
     resident: dict[str, int] = field(default_factory=dict[str, int])
     plan: StepPlanned | None = None
     tells_tokens: bool = False
+    has_media: bool = True
 
     def take(self, event: Event) -> None:
         """Take one event into account."""
         match event:
             case EngineStarted():
+                # An engine that comes back has lost all that it held.
                 self.started = event
+                self.requests.clear()
+                self.resident.clear()
+                self.plan = None
+                self.has_media = False
             case RequestQueued():
+                self.has_media = self.has_media or bool(event.items)
                 self.requests[event.request_id] = RequestState(event, ["none"] * len(event.items))
             case Admitted():
                 self._admit(event)

@@ -72,6 +72,8 @@ class Property:
         sometimes: The premise that a run must have reached.
         twin: The property, or the part of the statement, that says when too little is wrong too.
         monitor: Makes its monitor; None while nothing judges it.
+        reads: Kinds of events that its monitor looks at, all others are kept from it; empty for every kind.
+        of_media: Whether it speaks of media items only, so that an engine that was never sent one cannot break it.
         not_judged: Why there is no monitor, and where it is tested meanwhile; empty when there is one.
         exempt: Systems that it would claim by its level and has not run against, with the reason.
     """
@@ -85,6 +87,8 @@ class Property:
     evidence: tuple[str, ...] = ()
     twin: str = ""
     monitor: Callable[[], Monitor] | None = None
+    reads: tuple[type[Event], ...] = ()
+    of_media: bool = False
     not_judged: str = ""
     exempt: Mapping[str, str] = field(default_factory=dict[str, str])
 

@@ -32,6 +32,11 @@ assert len(REGISTER) == sum(len(group) for _, group in FAMILIES.values()), "ids 
 JUDGED: tuple[Property, ...] = tuple(one for one in REGISTER.values() if one.monitor is not None)
 """Those that a monitor judges."""
 
+OF_FLEETS: tuple[Property, ...] = tuple(
+    one for one in JUDGED if one.level != "protocol" and one.id not in ("KEY-INJ", "RECOMP-EQ")
+)
+"""Those that a simulated fleet can be judged by: it calls no functions of the protocol apart, and tells prompts by their length."""
+
 
 def properties_of(names: Iterable[str]) -> tuple[Property, ...]:
     """Properties by id, or by the part of it before the dash.

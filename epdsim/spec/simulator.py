@@ -1,4 +1,7 @@
-"""Family SIM: laws of a simulated fleet, from its events alone."""
+"""Family SIM: laws of a simulated fleet, from its events alone.
+
+What is kept of a request is forgotten when it ends, so that a long run can be judged as it goes.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,9 @@ from collections.abc import Iterator
 
 from epdsim.events import (
     Admitted,
-    EngineStarted,
     Event,
     FirstToken,
+    KvTransferred,
     LegSent,
     Rendered,
     RequestArrived,
@@ -16,10 +19,15 @@ from epdsim.events import (
     RequestFinished,
     StepFinished,
 )
+from epdsim.spec.capacity import SimCap
 from epdsim.spec.engine_state import EngineState
 from epdsim.spec.property import Broken, Finding, Property, Reached
+from epdsim.spec.stations import SimFair, SimLittle
 
-_OF_A_REQUEST = (Rendered, LegSent, Admitted, FirstToken, RequestFinished, RequestFailed)
+_OF_A_REQUEST = (Rendered, LegSent, Admitted, KvTransferred, FirstToken, RequestFinished, RequestFailed)
+_ENDS = Reached("a request ends")
+MOST_STEPS_AT_ONCE = 10_000
+"""Steps of one engine, one after the other, in which no time passes, that count as spinning."""
 
 
 class SimBooks:
@@ -27,24 +35,24 @@ class SimBooks:
 
     def __init__(self) -> None:
         self._alive: set[str] = set()
-        self._ended: set[str] = set()
+        self._is_fleet = False
 
     def __call__(self, event: Event, _engine: EngineState) -> Iterator[Finding]:
         """Each request is in exactly one book."""
         if isinstance(event, RequestArrived):
-            if event.request_id in self._alive or event.request_id in self._ended:
+            self._is_fleet = True
+            if event.request_id in self._alive:
                 yield Broken(f"{event.request_id} arrives a second time", (event.request_id,))
             self._alive.add(event.request_id)
             return
         # A single engine tells of requests that no fleet injected.
-        if not self._alive and not self._ended:
+        if not self._is_fleet:
             return
         if isinstance(event, (RequestFinished, RequestFailed)):
-            yield Reached(f"{event.request_id} ends")
+            yield _ENDS
             if event.request_id not in self._alive:
                 yield Broken(f"{event.request_id} ends, and it is not in the system", (event.request_id,))
             self._alive.discard(event.request_id)
-            self._ended.add(event.request_id)
         elif isinstance(event, (Rendered, FirstToken)) and event.request_id not in self._alive:
             yield Broken(
                 f"{type(event).__name__} of {event.request_id}, which is not in the system", (event.request_id,)
@@ -56,53 +64,59 @@ class SimOrder:
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[float, str]] = {}
-        self._arrived: set[str] = set()
         self._first: set[str] = set()
+        self._handed_over: set[str] = set()
 
     def __call__(self, event: Event, _engine: EngineState) -> Iterator[Finding]:
         """Stages of one request follow each other in time."""
         if isinstance(event, RequestArrived):
-            self._arrived.add(event.request_id)
             self._last[event.request_id] = event.time_ms, "RequestArrived"
             return
-        if not isinstance(event, _OF_A_REQUEST) or event.request_id not in self._arrived:
+        if not isinstance(event, _OF_A_REQUEST) or event.request_id not in self._last:
             return
-        name = type(event).__name__
-        before_ms, before = self._last[event.request_id]
+        request_id, name = event.request_id, type(event).__name__
+        before_ms, before = self._last[request_id]
         if event.time_ms < before_ms:
-            told = f"{name} of {event.request_id} at {event.time_ms} ms, and {before} was at {before_ms} ms"
-            yield Broken(told, (event.request_id,))
-        self._last[event.request_id] = event.time_ms, name
-        if isinstance(event, FirstToken):
-            self._first.add(event.request_id)
+            told = f"{name} of {request_id} at {event.time_ms} ms, and {before} was at {before_ms} ms"
+            yield Broken(told, (request_id,))
+        self._last[request_id] = event.time_ms, name
+        if isinstance(event, KvTransferred):
+            self._handed_over.add(request_id)
+        elif isinstance(event, FirstToken):
+            self._first.add(request_id)
+        elif isinstance(event, Admitted) and event.num_remote_tokens and request_id not in self._handed_over:
+            yield Broken(f"{request_id} is admitted with a KV cache that has not arrived", (request_id,))
+        elif isinstance(event, (RequestFinished, RequestFailed)):
+            yield from self._ends(event)
+
+    def _ends(self, event: RequestFinished | RequestFailed) -> Iterator[Finding]:
+        request_id = event.request_id
         if isinstance(event, RequestFinished):
-            yield Reached(f"{event.request_id} went all the way")
-            if event.output_tokens and event.request_id not in self._first:
-                yield Broken(f"{event.request_id} ends before its first token", (event.request_id,))
+            yield _ENDS
+            if event.output_tokens and request_id not in self._first:
+                yield Broken(f"{request_id} ends before its first token", (request_id,))
+        del self._last[request_id]
+        self._first.discard(request_id)
+        self._handed_over.discard(request_id)
 
 
-class SimCap:
-    """SIM-CAP."""
+class SimProg:
+    """SIM-PROG."""
 
     def __init__(self) -> None:
-        self._busy_until_ms: dict[str, float] = {}
+        self._at_once: dict[str, int] = {}
 
-    def __call__(self, event: Event, engine: EngineState) -> Iterator[Finding]:
-        """Tokens within the budget, and one step at a time."""
-        if isinstance(event, EngineStarted):
-            self._busy_until_ms[event.instance] = event.time_ms
-        if not isinstance(event, StepFinished) or engine.started is None:
-            return
-        yield Reached("a step")
-        budget = event.num_steps * engine.started.max_num_batched_tokens
-        if event.num_tokens > budget:
-            yield Broken(
-                f"{event.instance} computes {event.num_tokens} tokens in {event.num_steps} steps, budget {budget}"
-            )
-        began_ms = event.time_ms - event.duration_ms
-        if began_ms < self._busy_until_ms.get(event.instance, 0.0) - 1e-6:
-            yield Broken(f"{event.instance} begins a step at {began_ms} ms while it is busy with another one")
-        self._busy_until_ms[event.instance] = event.time_ms
+    def __call__(self, event: Event, _engine: EngineState) -> Iterator[Finding]:
+        """Everybody is moved by something until the end, and steps take time."""
+        if isinstance(event, StepFinished):
+            count = 0 if event.duration_ms > 0 else self._at_once.get(event.instance, 0) + 1
+            self._at_once[event.instance] = count
+            if count == MOST_STEPS_AT_ONCE:
+                yield Broken(f"{event.instance} takes {count} steps, and it is still {event.time_ms} ms")
+        elif isinstance(event, RequestFinished):
+            yield _ENDS
+        elif isinstance(event, RequestFailed) and event.stuck:
+            yield Broken(f"{event.request_id} waits for nothing: {event.reason}", (event.request_id,))
 
 
 PROPERTIES = (
@@ -113,35 +127,83 @@ PROPERTIES = (
         "fleet",
         sometimes="a request ends",
         monitor=SimBooks,
+        reads=(RequestArrived, Rendered, FirstToken, RequestFinished, RequestFailed),
     ),
     Property(
         "SIM-CAP",
-        "No instance computes more tokens than its steps allow, and no two steps of an instance overlap.",
+        "No instance and no link does more than it can: tokens and requests of a step, items of an encoder run, one of them at a "
+        "time; bytes within bandwidth times time.",
         "A simulated instance does the work of two.",
         "fleet",
         sometimes="a step is told by an engine that told its settings",
         monitor=SimCap,
+        reads=SimCap.reads,
     ),
     Property(
         "SIM-ORDER",
-        "Stages of one request follow each other in time, and the first token comes before the end.",
+        "Stages of a request follow each other in time, nothing is used before it is there, the first token comes before the end.",
         "Latencies come out negative or too small.",
         "fleet",
         sometimes="a request goes all the way",
         monitor=SimOrder,
+        reads=(RequestArrived, *_OF_A_REQUEST),
     ),
     Property(
         "SIM-LITTLE",
-        "Mean number in the system = arrival rate times mean time in it, per station, within the window's edge error.",
+        "Mean number in an engine, as it tells it, times time = sum of stays of its requests, exact over each busy period.",
         "A queue that loses or invents waiting.",
         "fleet",
-        not_judged="no monitor yet: it needs windows; the sums are tested in tests/unit/fleet/test_fleet_laws.py",
+        sometimes="an engine becomes empty",
+        evidence=("Dynamo AISimulate",),
+        monitor=SimLittle,
+        reads=SimLittle.reads,
+    ),
+    Property(
+        "SIM-FAIR",
+        "Round robin spreads to within one per pool; ties among idle equals are not always the same one.",
+        "One of two instances does all the work, and every figure of the fleet is that of half of it.",
+        "fleet",
+        sometimes="a pool of several has been gone round, or has been idle when a leg came",
+        evidence=("BLIS",),
+        monitor=SimFair,
+        reads=SimFair.reads,
+    ),
+    Property(
+        "SIM-PROG",
+        "Whatever is unfinished is moved by something until it ends, and no engine steps on without time passing.",
+        "A run that never ends, or ends with requests that nobody counts.",
+        "fleet",
+        sometimes="a request ends well",
+        evidence=("Dynamo", "BLIS"),
+        monitor=SimProg,
+        reads=(StepFinished, RequestFinished, RequestFailed),
     ),
     Property(
         "SIM-QUEUE",
         "Limiting cases agree with queueing theory, and at low load with the steady-state estimate.",
         "A simulator that is wrong where the answer is known is not right where it is not.",
         "fleet",
-        not_judged="needs closed forms beside runs; see tests/unit/fleet/test_fleet_laws.py",
+        not_judged="needs closed forms beside runs; see tests/unit/fleet/test_fleet_queueing.py",
+    ),
+    Property(
+        "SIM-MONO",
+        "For one request alone in the system, slowing a stage never makes it faster, and cost never falls as tokens or bytes grow.",
+        "A faster machine looks slower.",
+        "fleet",
+        not_judged="compares runs; see tests/property/test_simulator_laws.py and test_cost_monotone.py",
+    ),
+    Property(
+        "SIM-SAME",
+        "Same seed, same bytes out: any hash seed, every router, every number of processes.",
+        "Two people who run the same file disagree.",
+        "fleet",
+        not_judged="compares runs; see tests/property/test_simulator_laws.py",
+    ),
+    Property(
+        "SIM-BLIND",
+        "Routing and admission cannot read what they could not know: a request's true output length, fresh state of an instance.",
+        "A policy looks better than it can be.",
+        "fleet",
+        not_judged="compares runs; see tests/property/test_simulator_laws.py",
     ),
 )

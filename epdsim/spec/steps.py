@@ -36,6 +36,9 @@ class TokCons:
             if event.resumed:
                 self._resumed.add((event.instance, event.request_id))
         elif isinstance(event, StepPlanned):
+            for request_id in event.finished:
+                self._next.pop((event.instance, request_id), None)
+                self._resumed.discard((event.instance, request_id))
             yield from self._positions(event, engine)
             yield from _budgets(event, engine)
 
@@ -72,7 +75,7 @@ def _budgets(event: StepPlanned, engine: EngineState) -> Iterator[Finding]:
         for index in indices
     )
     for what, spent, budget in (
-        ("tokens", sum(event.num_scheduled_tokens.values()), started.max_num_batched_tokens),
+        ("tokens", sum(event.num_scheduled_tokens.values()), started.max_num_batched_tokens * event.num_steps),
         ("requests", len(event.num_scheduled_tokens), started.max_num_seqs),
         ("embeddings to encode", embeds, started.max_num_encoder_input_tokens),
     ):
@@ -87,7 +90,8 @@ def kv_cons(event: Event, engine: EngineState) -> Iterator[Finding]:
     started = engine.started
     if started is None or not started.num_gpu_blocks:
         return
-    if isinstance(event, StepPlanned):
+    # The blocks of what ended within several steps are given back before these are told.
+    if isinstance(event, StepPlanned) and event.num_steps == 1:
         for request_id, count in event.num_scheduled_tokens.items():
             known, start = engine.requests.get(request_id), event.num_computed_tokens.get(request_id)
             if known is not None and start is not None and len(known.table) * started.block_size < start + count:
@@ -180,18 +184,20 @@ class LiveDone:
     """LIVE-DONE: everybody ends once, with what was asked for."""
 
     def __init__(self) -> None:
-        self._ended: dict[tuple[str, str], str] = {}
+        self._ended: set[tuple[str, str]] = set()
 
     def __call__(self, event: Event, engine: EngineState) -> Iterator[Finding]:
         """Count outputs of what ends."""
         if isinstance(event, RequestQueued):
-            self._ended.pop((event.instance, event.request_id), None)
+            self._ended.discard((event.instance, event.request_id))
+        elif isinstance(event, StepPlanned):
+            self._ended.difference_update((event.instance, request_id) for request_id in event.finished)
         if not isinstance(event, (RequestFinished, RequestFailed)) or engine.started is None:
             return
         key = event.instance, event.request_id
         if key in self._ended:
             yield Broken(f"{event.request_id} ends a second time", (event.request_id,))
-        self._ended[key] = event.request_id
+        self._ended.add(key)
         known = engine.requests.get(event.request_id)
         if known is None or isinstance(event, RequestFailed):
             return
@@ -213,6 +219,7 @@ PROPERTIES = (
         sometimes="a request computes again after a preemption",
         evidence=("vLLM issue 49250",),
         monitor=TokCons,
+        reads=(Admitted, StepPlanned),
     ),
     Property(
         "KV-CONS",
@@ -221,6 +228,7 @@ PROPERTIES = (
         "engine",
         sometimes="two requests share a block",
         monitor=lambda: kv_cons,
+        reads=(StepPlanned, StepYielded),
         exempt={"simulated": "a fleet does not tell its queues by name"},
     ),
     Property(
@@ -231,6 +239,8 @@ PROPERTIES = (
         sometimes="a step ends just before an item",
         evidence=("vLLM issue 52306", "vLLM PRs 52412, 34220"),
         monitor=lambda: chunk_whole,
+        reads=(StepPlanned,),
+        of_media=True,
         exempt={"simulated": "no fleet turns chunked media input off"},
     ),
     Property(
@@ -242,6 +252,7 @@ PROPERTIES = (
         sometimes="somebody waits while others run",
         evidence=("vLLM issues 40707, 53130", "vLLM PRs 31857, 37307, 51603"),
         monitor=LiveProg,
+        reads=(RequestQueued, RequestAborted, StepYielded, StepPlanned, EngineStopped),
         exempt={"simulated": "a fleet does not tell its queues by name"},
     ),
     Property(
@@ -252,6 +263,7 @@ PROPERTIES = (
         sometimes="a request ends well after it was preempted",
         evidence=("vllm-omni PR 7788",),
         monitor=LiveDone,
+        reads=(RequestQueued, StepPlanned, RequestFinished, RequestFailed),
     ),
     Property(
         "LIVE-ADMIT",

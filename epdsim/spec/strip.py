@@ -160,6 +160,8 @@ PROPERTIES = (
         evidence=("downstream report on vLLM PR 52041", "vLLM PR 54994", "vLLM PR 50871", "TensorRT-LLM issue 17882"),
         twin="STRIP-MAX",
         monitor=lambda: strip_avail,
+        reads=(Admitted, StepPlanned),
+        of_media=True,
         exempt={"simulated": "no fleet of the quick lane preempts a request whose item was stripped and is open again"},
     ),
     Property(
@@ -171,6 +173,8 @@ PROPERTIES = (
         evidence=("vLLM PR 52041",),
         twin="STRIP-AVAIL, STRIP-META",
         monitor=lambda: strip_max,
+        reads=(Admitted, FeaturesStripped),
+        of_media=True,
     ),
     Property(
         "STRIP-META",
@@ -181,6 +185,8 @@ PROPERTIES = (
         evidence=("vLLM PRs 53456, 52827, 52881", "vLLM issue 17007"),
         twin="STRIP-MAX",
         monitor=lambda: strip_meta,
+        reads=(Admitted, FeaturesStripped),
+        of_media=True,
     ),
     Property(
         "STRIP-HANDLE",
@@ -190,6 +196,7 @@ PROPERTIES = (
         sometimes="a covered address beside another covered item",
         evidence=("vLLM PR 54994",),
         monitor=lambda: strip_handle,
+        reads=(FeaturesStripped,),
     ),
     Property(
         "STRIP-PURE",
@@ -199,6 +206,7 @@ PROPERTIES = (
         sometimes="no items, or nothing computed",
         evidence=("vLLM PR 52041",),
         monitor=lambda: strip_pure,
+        reads=(FeaturesStripped,),
     ),
     Property(
         "STRIP-COST",
@@ -223,5 +231,7 @@ PROPERTIES = (
         sometimes="a request with media admitted with nothing computed",
         evidence=("vLLM PR 52041",),
         monitor=lambda: no_hit,
+        reads=(Admitted,),
+        of_media=True,
     ),
 )

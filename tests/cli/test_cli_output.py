@@ -113,6 +113,31 @@ def test_a_figure_of_nothing_is_shown_as_none(epdsim):
     assert all("12 of 12 requests: the pool has 1 blocks of 16 tokens; raise num_gpu_blocks" in line for line in told)
 
 
+def test_a_property_that_a_run_breaks_is_told_and_makes_the_exit_code_1(epdsim, monkeypatch):
+    whole = epdsim("run", "small.yaml", "--json")
+    judged = [run["properties"] for run in json.loads(whole.out)["runs"]]
+    assert all("SIM-FAIR" in one["holds"] and not one["violated"] for one in judged)
+    monkeypatch.setattr("epdsim.fleet.routing.RoundRobin.__call__", lambda _, pool, __: pool[0])
+    done = epdsim("run", "small.yaml", "--html", "page.html")
+    assert done.code == 1
+    told = [line for line in done.out.splitlines() if line.startswith("VIOLATED")]
+    assert told[0].startswith(
+        "VIOLATED  SIM-FAIR at topology apart, ranks 2: prefill-0 takes a second prefill leg before 1 others"
+    )
+    assert "VIOLATED: SIM-FAIR at topology apart, ranks 2" in Path("page.html").read_text()
+    (broken,) = json.loads(epdsim("run", "small.yaml", "--json").out)["runs"][0]["properties"]["violated"]
+    assert (broken["property"], broken["times"]) == ("SIM-FAIR", 11)
+    done = epdsim("run", "small.yaml", "--no-check")
+    assert done.code == 0
+    assert "judged" not in done.out
+
+
+def test_judging_changes_no_figure(epdsim):
+    judged, plain = (json.loads(epdsim("run", "small.yaml", "--json", one).out) for one in ("--check", "--no-check"))
+    assert [run["metrics"] for run in judged["runs"]] == [run["metrics"] for run in plain["runs"]]
+    assert [run["properties"] for run in plain["runs"]] == [None] * 3
+
+
 def test_an_assumption_of_some_runs_only_says_of_which(epdsim):
     repeat = "workload={kind: repeat, requests: [{id: a, output_tokens: 1, parts: [{text_tokens: 9}]}]}"
     axes = "axes={cache: {warm: {}, cold: {workload.times: 1, workload.warmups: 0}}}"

@@ -50,7 +50,7 @@ def fleet(topology: str, num_gpu_blocks: int, encoder_cache: int) -> FleetConfig
         uses_mrope=True,
     )
     lm = LinearLm(fixed_ms=5.0, prefill_token_ms=0.02, pair_ms=0.0, decode_request_ms=0.1, context_token_ms=0.0)
-    pool = EnginePool(1, scheduler, 2, lm)
+    pool = EnginePool(2 if num_gpu_blocks > 100 else 1, scheduler, 2, lm)
     costs = FleetCosts(
         render=RenderCost(fixed_ms=1.0),
         encode=LinearEncode(fixed_ms=2.0, patch_ms=0.01),

@@ -205,6 +205,10 @@ class Scheduler:
         assert not self.config.async_scheduling, "with async scheduling workers keep their drafts"
         take_drafts(self._engine, num_drafts)
 
+    def progress(self) -> dict[str, tuple[int, Sequence[int]]]:
+        """Computed tokens and block table of each request that runs; the tables are the scheduler's own and change with it."""
+        return {state.request_id: (state.num_computed, state.blocks) for state in self._engine.running}
+
     @property
     def num_running_tokens(self) -> int:
         """Known tokens of all requests that run."""

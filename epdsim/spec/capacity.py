@@ -1,0 +1,57 @@
+"""SIM-CAP: what an instance or a link can do at most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from epdsim.events import EncodeRunFinished, EngineStarted, Event, FleetStarted, StepFinished
+from epdsim.spec.engine_state import EngineState
+from epdsim.spec.property import Broken, Finding, Reached
+
+_STEP = Reached("a step")
+
+
+class SimCap:
+    """SIM-CAP."""
+
+    reads: ClassVar[tuple[type[Event], ...]] = (FleetStarted, EngineStarted, StepFinished, EncodeRunFinished)
+
+    def __init__(self) -> None:
+        self._busy_until_ms: dict[str, float] = {}
+        self._max_batch_items = 0
+
+    def __call__(self, event: Event, engine: EngineState) -> Iterator[Finding]:
+        """Within the budgets, and one at a time."""
+        if isinstance(event, StepFinished):
+            if engine.started is not None:
+                yield _STEP
+                if told := self._step(event, engine.started):
+                    yield Broken(told)
+        elif isinstance(event, EngineStarted):
+            self._busy_until_ms[event.instance] = event.time_ms
+        elif isinstance(event, FleetStarted):
+            self._max_batch_items = event.max_batch_items
+        elif isinstance(event, EncodeRunFinished):
+            if self._max_batch_items and event.num_items > self._max_batch_items:
+                yield Broken(f"{event.instance} encodes {event.num_items} items at once, most {self._max_batch_items}")
+            if told := self._overlap(event, event.duration_ms, "an encoder run"):
+                yield Broken(told)
+
+    def _step(self, event: StepFinished, started: EngineStarted) -> str:
+        budget = event.num_steps * started.max_num_batched_tokens
+        if event.num_tokens > budget:
+            return f"{event.instance} computes {event.num_tokens} tokens in {event.num_steps} steps, budget {budget}"
+        if event.num_requests > started.max_num_seqs:
+            return f"{event.instance} has {event.num_requests} requests in a step, most {started.max_num_seqs}"
+        return self._overlap(event, event.duration_ms, "a step")
+
+    def _overlap(self, event: Event, duration_ms: float, what: str) -> str:
+        began_ms, until_ms = event.time_ms - duration_ms, self._busy_until_ms.get(event.instance, 0.0)
+        self._busy_until_ms[event.instance] = event.time_ms
+        # Durations of encoder runs are told as they were computed, not on the grid of time.
+        return (
+            f"{event.instance} begins {what} at {began_ms} ms while it is busy with another one"
+            if began_ms < until_ms - 1e-6
+            else ""
+        )

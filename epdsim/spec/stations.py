@@ -1,0 +1,177 @@
+"""SIM-LITTLE and SIM-FAIR: who is at which instance, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import isclose
+from typing import ClassVar
+
+from epdsim.events import (
+    EncodeFinished,
+    EngineStarted,
+    Event,
+    FleetStarted,
+    LegSent,
+    RequestFailed,
+    RequestFinished,
+    RequestQueued,
+    StepFinished,
+)
+from epdsim.spec.engine_state import EngineState
+from epdsim.spec.property import Broken, Finding, Reached
+
+MOST_TIES = 8
+"""Times, one after the other, that one of several idle equals may be chosen."""
+
+
+@dataclass(slots=True)
+class _Station:
+    """One engine since it was last empty.
+
+    Attributes:
+        level: Requests in it, as told at the end of its last step.
+        told_ms: When that was.
+        area_ms: The level summed over time.
+        stays_ms: Stays of those that left, from the end of the step in which they came.
+        came: Requests that came since the last step ended.
+        since_ms: When the others were first counted.
+    """
+
+    level: int = 0
+    told_ms: float = 0.0
+    area_ms: float = 0.0
+    stays_ms: float = 0.0
+    came: set[str] = field(default_factory=set[str])
+    since_ms: dict[str, float] = field(default_factory=dict[str, float])
+
+    def steps(self, event: StepFinished) -> None:
+        """A step ends."""
+        now_ms = event.time_ms
+        self.area_ms += self.level * (now_ms - self.told_ms)
+        self.level, self.told_ms = event.num_running + event.num_waiting, now_ms
+        for request_id in self.came:
+            self.since_ms[request_id] = now_ms
+        self.came.clear()
+
+    def leaves(self, request_id: str, now_ms: float) -> bool:
+        """A request leaves; whether nobody is left."""
+        self.came.discard(request_id)
+        self.stays_ms += now_ms - self.since_ms.pop(request_id, now_ms)
+        return not self.came and not self.since_ms
+
+
+class SimLittle:
+    """SIM-LITTLE."""
+
+    reads: ClassVar[tuple[type[Event], ...]] = (
+        EngineStarted,
+        RequestQueued,
+        StepFinished,
+        LegSent,
+        RequestFinished,
+        RequestFailed,
+    )
+
+    def __init__(self) -> None:
+        self._stations: dict[str, _Station] = {}
+        self._where: dict[str, str] = {}
+
+    def __call__(self, event: Event, _engine: EngineState) -> Iterator[Finding]:
+        """Sum what engines tell of their queues, and beside it the stays of requests."""
+        if isinstance(event, StepFinished):
+            station = self._stations.get(event.instance)
+            if station is not None:
+                station.steps(event)
+        elif isinstance(event, RequestQueued):
+            if event.instance in self._stations:
+                self._stations[event.instance].came.add(event.request_id)
+                self._where[event.request_id] = event.instance
+        elif isinstance(event, EngineStarted):
+            self._stations[event.instance] = _Station(told_ms=event.time_ms)
+        elif isinstance(event, (RequestFinished, RequestFailed)) or (
+            isinstance(event, LegSent) and event.leg != "encode"
+        ):
+            name = self._where.pop(event.request_id, "")
+            if name and self._stations[name].leaves(event.request_id, event.time_ms):
+                yield from self._empty(name, self._stations[name])
+
+    def _empty(self, name: str, station: _Station) -> Iterator[Finding]:
+        yield Reached(f"{name} is empty")
+        if not isclose(station.area_ms, station.stays_ms, rel_tol=1e-9, abs_tol=1e-6):
+            yield Broken(
+                f"{name} is empty at {station.told_ms} ms: the requests that it told of come to {station.area_ms} ms over time, "
+                f"their stays to {station.stays_ms} ms"
+            )
+        station.area_ms = station.stays_ms = 0.0
+
+
+@dataclass(slots=True)
+class _Pool:
+    """The instances that take one leg.
+
+    Attributes:
+        names: All of them.
+        served: Those that had their turn in this round.
+        outstanding: Legs sent to them and not answered.
+        last: Which one was chosen when all were idle.
+        ties: How often it was, one time after the other.
+    """
+
+    names: Sequence[str]
+    served: set[str] = field(default_factory=set[str])
+    outstanding: int = 0
+    last: str = ""
+    ties: int = 0
+
+
+class SimFair:
+    """SIM-FAIR."""
+
+    reads: ClassVar[tuple[type[Event], ...]] = (FleetStarted, LegSent, EncodeFinished, RequestFinished, RequestFailed)
+
+    def __init__(self) -> None:
+        self._router = ""
+        self._pools: dict[str, _Pool] = {}
+        self._at: dict[str, _Pool] = {}
+
+    def __call__(self, event: Event, _engine: EngineState) -> Iterator[Finding]:
+        """Follow who is chosen."""
+        if isinstance(event, FleetStarted):
+            self._router = event.router
+            self._pools = {leg: _Pool(names) for leg, names in event.pools.items()}
+        elif isinstance(event, EncodeFinished):
+            if "encode" in self._pools:
+                self._pools["encode"].outstanding -= len(event.mm_hashes)
+        elif isinstance(event, (RequestFinished, RequestFailed)):
+            self._answered(event.request_id)
+        elif isinstance(event, LegSent) and (pool := self._pools.get(event.leg)) is not None:
+            if event.leg != "encode":
+                self._answered(event.request_id)
+                self._at[event.request_id] = pool
+            if len(pool.names) > 1:
+                yield from self._chosen(event, pool)
+            pool.outstanding += 1
+
+    def _answered(self, request_id: str) -> None:
+        pool = self._at.pop(request_id, None)
+        if pool is not None:
+            pool.outstanding -= 1
+
+    def _chosen(self, event: LegSent, pool: _Pool) -> Iterator[Finding]:
+        if self._router == "round_robin":
+            if event.to in pool.served:
+                told = f"{event.to} takes a second {event.leg} leg before {len(pool.names) - len(pool.served)} others had one"
+                yield Broken(told, (event.request_id,))
+            pool.served.add(event.to)
+            if len(pool.served) == len(pool.names):
+                yield Reached(f"a round of {event.leg} legs")
+                pool.served.clear()
+        elif self._router == "least_loaded" and not pool.outstanding:
+            yield Reached(f"a tie among idle instances for {event.leg}")
+            pool.ties = pool.ties + 1 if event.to == pool.last else 1
+            pool.last = event.to
+            if pool.ties > MOST_TIES:
+                yield Broken(
+                    f"of {len(pool.names)} idle instances {event.to} takes the {event.leg} leg {pool.ties} times on end"
+                )

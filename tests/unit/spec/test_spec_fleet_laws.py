@@ -1,0 +1,167 @@
+"""The laws of a fleet on events made by hand, and that monitors see every event that they read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from epdsim.events import (
+    Admitted,
+    EncodeFinished,
+    EncodeRunFinished,
+    EngineStarted,
+    FleetStarted,
+    KvTransferred,
+    LegSent,
+    RequestArrived,
+    RequestFailed,
+    RequestFinished,
+    RequestQueued,
+    StepFinished,
+    StepPlanned,
+)
+from epdsim.scenario.loader import load_scenario
+from epdsim.scenario.runner import run_point
+from epdsim.spec import OF_FLEETS, REGISTER, Judge, Outcome, judge
+
+E = "prefill-0"
+STARTED = EngineStarted(0, E, "by hand", 4, 7, 8, 2, 4, 4)
+
+
+@pytest.fixture(scope="module")
+def small_scenario():
+    return load_scenario(Path(__file__).parents[2] / "cli" / "data" / "small.yaml")
+
+
+def outcome(name, *events):
+    return judge(events, [REGISTER[name]])[name].outcome
+
+
+def step(end_ms, running, waiting=0, duration_ms=5.0, requests=1):
+    return StepFinished(end_ms, E, 0, 1, requests, running, waiting, duration_ms)
+
+
+def queued(name, at_ms=0.0):
+    return RequestQueued(at_ms, E, name, 6, 2)
+
+
+class TestLittle:
+    def test_what_an_engine_tells_of_its_queue_is_how_long_requests_stay(self):
+        begin = STARTED, queued("a"), step(5, 1), queued("b", 7)
+        run = *begin, step(10, 1, 1), step(15, 1), RequestFinished(15, E, "a", 2)
+        end = step(20, 0), RequestFinished(20, E, "b", 2)
+        assert outcome("SIM-LITTLE", *run, *end) is Outcome.HOLDS
+        forgotten = *begin, step(10, 1, 0), *run[5:]
+        assert outcome("SIM-LITTLE", *forgotten, *end) is Outcome.VIOLATED
+        assert outcome("SIM-LITTLE", *run) is Outcome.INCONCLUSIVE
+
+    def test_one_that_never_leaves_the_queue_is_found_when_the_engine_is_empty_again(self):
+        first = STARTED, queued("a"), step(5, 1, 1), step(10, 0, 1), RequestFinished(10, E, "a", 2)
+        later = queued("b", 20), step(25, 1, 1), step(30, 0, 1), RequestFinished(30, E, "b", 2)
+        assert outcome("SIM-LITTLE", *first, *later) is Outcome.VIOLATED
+
+    def test_a_prompt_that_is_handed_over_has_left(self):
+        run = STARTED, queued("a"), step(5, 1), step(10, 0), LegSent(10, "orchestrator", "a", "decode", "decode-0", 9)
+        assert outcome("SIM-LITTLE", *run) is Outcome.HOLDS
+
+
+class TestFair:
+    def legs(self, router, *names, ends=False):
+        yield FleetStarted(0, "fleet", "p+d", router, {"prefill": ["prefill-0", "prefill-1"], "decode": ["decode-0"]})
+        for number, name in enumerate(names):
+            yield LegSent(number, "orchestrator", f"r{number}", "prefill", name, 1)
+            if ends:
+                yield RequestFinished(number, name, f"r{number}", 1)
+
+    def test_round_robin_goes_round(self):
+        assert outcome("SIM-FAIR", *self.legs("round_robin", "prefill-0", "prefill-1", "prefill-0")) is Outcome.HOLDS
+        assert outcome("SIM-FAIR", *self.legs("round_robin", "prefill-0", "prefill-0")) is Outcome.VIOLATED
+
+    def test_idle_equals_take_turns(self):
+        one = ["prefill-0"] * 9
+        assert outcome("SIM-FAIR", *self.legs("least_loaded", *one, ends=True)) is Outcome.VIOLATED
+        assert outcome("SIM-FAIR", *self.legs("least_loaded", *one[:8], "prefill-1", ends=True)) is Outcome.HOLDS
+        assert outcome("SIM-FAIR", *self.legs("least_loaded", *one)) is Outcome.HOLDS, "the other may be busier"
+        assert outcome("SIM-FAIR", *self.legs("prefix_affinity", *one, ends=True)) is Outcome.INCONCLUSIVE
+
+
+def test_somebody_who_waits_for_nothing_breaks_progress():
+    stuck = RequestFailed(9, "orchestrator", "a", "stuck in encode", stuck=True)
+    assert outcome("SIM-PROG", stuck) is Outcome.VIOLATED
+    assert outcome("SIM-PROG", RequestFailed(9, E, "a", "lost"), RequestFinished(9, E, "b", 1)) is Outcome.HOLDS
+
+
+def test_steps_without_time_break_progress():
+    assert outcome("SIM-PROG", *(step(0, 1, duration_ms=0.0) for _ in range(10_000))) is Outcome.VIOLATED
+
+
+def test_a_kv_cache_is_not_used_before_it_is_there():
+    arrived, came = RequestArrived(0, "orchestrator", "a", 1), KvTransferred(2, "decode-0", "a", E, 100)
+    used, end = Admitted(3, "decode-0", "a", 6, 6, 6), RequestFailed(4, "orchestrator", "a", "lost")
+    whole = RequestFinished(9, "decode-0", "b", 0)
+    assert outcome("SIM-ORDER", arrived, came, used, end, RequestArrived(4, "o", "b", 0), whole) is Outcome.HOLDS
+    assert outcome("SIM-ORDER", arrived, used, end) is Outcome.VIOLATED
+
+
+def test_encoders_and_batches_have_their_limits():
+    fleet = FleetStarted(0, "fleet", "e+pd", "round_robin", {}, max_batch_items=2)
+
+    def run(end_ms, items, duration_ms=5.0):
+        return EncodeRunFinished(end_ms, "encode-0", items, 0, duration_ms)
+
+    some = STARTED, fleet, step(5, 1)
+    assert outcome("SIM-CAP", *some, run(5, 2), run(10, 2)) is Outcome.HOLDS
+    assert outcome("SIM-CAP", *some, run(5, 3)) is Outcome.VIOLATED
+    assert outcome("SIM-CAP", *some, run(5, 2), run(9, 2)) is Outcome.VIOLATED
+    assert outcome("SIM-CAP", STARTED, step(5, 3, requests=3)) is Outcome.VIOLATED
+
+
+def test_several_steps_told_as_one_have_the_budget_of_several():
+    def planned(count, num_steps):
+        return StepPlanned(0, E, 0, {"a": count}, num_computed_tokens={"a": 6}, num_steps=num_steps)
+
+    before = STARTED, queued("a"), Admitted(0, E, "a", 6, 6)
+    assert outcome("TOK-CONS", *before, planned(9, 2)) is Outcome.INCONCLUSIVE
+    assert outcome("TOK-CONS", *before, planned(9, 1)) is Outcome.VIOLATED
+
+
+def test_monitors_read_what_they_say_they_read(small_scenario):
+    """With every event shown to every monitor the verdicts are the same."""
+    told = [replace(one, reads=()) for one in OF_FLEETS]
+    events = []
+    run_point(small_scenario, {}, 0, sinks=[events.append], wants_detail=True)
+    all_shown, chosen = Judge(told), Judge(OF_FLEETS)
+    for event in events:
+        all_shown(event)
+        chosen(event)
+    assert all_shown.verdicts() == chosen.verdicts()
+    assert {one.outcome for one in chosen.verdicts().values()} == {Outcome.HOLDS, Outcome.INCONCLUSIVE}
+
+
+def test_nothing_is_kept_of_what_has_ended(small_scenario):
+    """A long run can be judged as it goes: monitors and engine states are as small after it as before."""
+    judging = Judge(OF_FLEETS)
+    events = []
+    run_point(small_scenario, {}, 0, sinks=[judging, events.append], wants_detail=True)
+    names = {one.request_id for one in events if isinstance(one, RequestArrived)}
+    assert len(names) > 10
+    assert any(isinstance(one, EncodeFinished) for one in events)
+    kept = _kept(judging, names)
+    assert kept == []
+
+
+def _kept(judging, names):
+    """Books of monitors and engines in which a request that has ended still stands."""
+    books = [
+        (
+            f"{verdict.property_id} {field}",
+            {part for key in book for part in (key if isinstance(key, tuple) else (key,))},
+        )
+        for _, verdict, monitor in judging._judged
+        for field, book in getattr(monitor, "__dict__", {}).items()
+        if isinstance(book, (dict, set))
+    ]
+    books += [(name, set(engine.requests)) for name, engine in judging._engines.items()]
+    return [told for told, keys in books if keys & names]
