@@ -11,7 +11,7 @@ from epdsim.spec.property import Broken, Finding, Monitor, Property, Reached, Ve
 
 _Monitors = Sequence[tuple[Verdict, Monitor]]
 _Readers = tuple[bool, _Monitors, _Monitors]
-"""Of a kind of events: whether the state of engines follows from it, the monitors that read it, those of them to ask without media."""
+"""Of a kind of events: whether the state of engines follows from it, who reads it, and who of these is asked without media."""
 
 
 class Judge:

@@ -1,6 +1,6 @@
 """What judging costs: CPU seconds of the same run with monitors and without, by turns in one process.
 
-    python tests/bench/cost_of_check.py scenarios/capacity/text-baseline.yaml --rounds 3
+python tests/bench/cost_of_check.py scenarios/capacity/text-baseline.yaml --rounds 3
 """
 
 from __future__ import annotations
