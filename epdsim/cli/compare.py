@@ -35,6 +35,13 @@ def compare(
     processes: Annotated[
         int | None, typer.Option(min=1, max=256, help="Processes to run on; one per core by default.", metavar="N")
     ] = None,
+    store: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keep finished runs in FOLDER, and take those that are there: an interrupted comparison goes on.",
+            metavar="FOLDER",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print results as JSON in place of tables.")] = False,
 ) -> None:
     """Compare two scenarios, or two settings of one.
@@ -51,6 +58,7 @@ def compare(
         figures=figures or (),
         tolerated_percent=worse_by,
         processes=processes,
+        store=store,
         as_json=as_json,
     )
     raise typer.Exit(0 if holds else 1)

@@ -23,6 +23,13 @@ def plan(
         int | None,
         typer.Option(min=1, max=256, help="Processes to run fleets on; one per core by default.", metavar="N"),
     ] = None,
+    store: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keep finished runs in FOLDER, and take those that are there: an interrupted search goes on.",
+            metavar="FOLDER",
+        ),
+    ] = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option(
@@ -36,5 +43,13 @@ def plan(
     """
     from epdsim.scenario.plan_session import run_plan
 
-    holds = run_plan(scenario, overrides or [], seed=seed, processes=processes, wants_check=check, as_json=as_json)
+    holds = run_plan(
+        scenario,
+        overrides or [],
+        seed=seed,
+        processes=processes,
+        store=store,
+        wants_check=check,
+        as_json=as_json,
+    )
     raise typer.Exit(0 if holds else 1)

@@ -23,6 +23,8 @@ from epdsim.scenario.comparison import (
 )
 from epdsim.scenario.loader import load_scenario
 from epdsim.scenario.points import Point, check_metric, described
+from epdsim.scenario.progress import SweepProgress
+from epdsim.scenario.store import ResultStore
 from epdsim.scenario.sweep import Job, workers
 
 
@@ -46,6 +48,7 @@ def run_compare(
     figures: Sequence[str],
     tolerated_percent: float,
     processes: int | None,
+    store: Path | None,
     as_json: bool,
 ) -> bool:
     """Compare two sides; whether no figure is a regression.
@@ -68,7 +71,8 @@ def run_compare(
     points = common_points(
         load_scenario(base.path, base.overrides, "--base"), load_scenario(head.path, head.overrides, "--head")
     )
-    with workers(processes) as run_jobs:
+    kept = None if store is None else ResultStore(store)
+    with SweepProgress() as progress, workers(processes, kept, progress) as run_jobs:
         done = run_jobs([*base.jobs(points, seeds), *head.jobs(points, seeds)])
     metrics = [result.metrics for result in done if result.metrics is not None]
     middle, count = len(metrics) // 2, len(seeds)

@@ -15,12 +15,25 @@ from rich.text import Text
 
 from epdsim.report.table import console, print_table
 from epdsim.scenario.loader import Scenario, load_scenario
-from epdsim.scenario.planning import Plan, Planner, Trial, binding_pool, check_plan, plan_of, pool_utilisation, pools_at
+from epdsim.scenario.planning import (
+    Plan,
+    Planner,
+    RunJobs,
+    Trial,
+    binding_pool,
+    check_plan,
+    plan_of,
+    pool_utilisation,
+    pools_at,
+)
 from epdsim.scenario.points import Point, described, metric
-from epdsim.scenario.runner import count_requests
-from epdsim.scenario.sweep import Job, JobResult, run_job, workers
+from epdsim.scenario.runner import build_point
+from epdsim.scenario.store import JobResult, ResultStore
+from epdsim.scenario.stretch import Traffic, survey
+from epdsim.scenario.sweep import Job, workers
 
 ASSUMED = "what one fleet misses, no fleet with fewer instances in one pool and as many in the others meets"
+ASSUMED_OF_STRETCH = "a fleet with more late requests in the busiest stretch than the level allows among all misses it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +44,26 @@ class Answer:
         point: Its axis values.
         plan: The search.
         check: The answer under the settings of `plan.check`; None where it was not asked for.
+        traffic: What was planned for.
         left_out: Pools of the plan that the point's topology has not.
     """
 
     point: Point
     plan: Plan
     check: JobResult | None
+    traffic: Traffic
     left_out: tuple[str, ...] = ()
 
 
 def run_plan(
-    path: Path, overrides: Sequence[str], *, seed: int | None, processes: int | None, wants_check: bool, as_json: bool
+    path: Path,
+    overrides: Sequence[str],
+    *,
+    seed: int | None,
+    processes: int | None,
+    store: Path | None,
+    wants_check: bool,
+    as_json: bool,
 ) -> bool:
     """Plan a scenario file; whether every check that was asked for holds.
 
@@ -51,9 +73,11 @@ def run_plan(
     scenario = load_scenario(path, overrides)
     check_plan(scenario, overrides)
     chosen = scenario.spec.seed if seed is None else seed
-    answers = [
-        _answer(scenario, overrides, point, chosen, processes, wants_check=wants_check) for point in scenario.points
-    ]
+    kept = None if store is None else ResultStore(store)
+    with workers(processes, kept) as run_jobs:
+        answers = [
+            _answer(scenario, overrides, point, chosen, run_jobs, wants_check=wants_check) for point in scenario.points
+        ]
     if as_json:
         sys.stdout.write(json.dumps([_as_data(one) for one in answers], indent=2, sort_keys=True) + "\n")
     else:
@@ -66,21 +90,21 @@ def _answer(
     overrides: Sequence[str],
     point: Point,
     seed: int,
-    processes: int | None,
+    run_jobs: RunJobs,
     *,
     wants_check: bool,
 ) -> Answer:
     wanted, spec = plan_of(scenario), scenario.spec
-    num_requests = count_requests(scenario, point, seed)
-    job = Job(scenario.file.path, tuple(overrides), point, seed, slo=spec.slo, num_requests=num_requests)
+    traffic = survey(build_point(scenario, point, seed).workload, wanted.stretch_s)
+    job = Job(scenario.file.path, tuple(overrides), point, seed, slo=spec.slo, num_requests=traffic.num_requests)
     pools, left_out = pools_at(scenario, point)
-    with workers(processes) as run_jobs, _Progress(described(point)) as progress:
-        plan = Planner(pools, job, run_jobs, progress).search()
+    with _Progress(described(point)) as progress:
+        plan = Planner(pools, job, run_jobs, progress, traffic.stretch_s).search()
     check = None
     if wants_check:
         fleet = dict(zip(plan.pools, plan.answer.fleet, strict=True))
-        check = run_job(replace(job, constants={**wanted.check, **fleet}, num_requests=0))
-    return Answer(point, plan, check, left_out)
+        (check,) = run_jobs([replace(job, constants={**wanted.check, **fleet}, num_requests=0)])
+    return Answer(point, plan, check, traffic, left_out)
 
 
 class _Progress:
@@ -95,7 +119,7 @@ class _Progress:
     def __call__(self, trial: Trial) -> None:
         """A fleet was tried."""
         self._tried += 1
-        fate = "meets" if trial.meets else "misses"
+        fate = ("meets" if trial.is_whole else "may meet") if trial.meets else "misses"
         rate = self._tried / (time.monotonic() - self._started_s)
         line = f"{self._told}{self._tried} fleets tried ({rate:.2g} a second), the last, {_sizes(trial)}, {fate}"
         self._status.update(Text(line))
@@ -115,7 +139,8 @@ def _sizes(trial: Trial) -> str:
 def _print(scenario: Scenario, answers: Sequence[Answer]) -> None:
     spec, out = scenario.spec, console()
     out.print(f"{spec.name}: {spec.title}" if spec.title else spec.name, style="bold")
-    for line in (*spec.assumptions, ASSUMED):
+    has_stretch = any(one.traffic.stretch_s for one in answers)
+    for line in (*spec.assumptions, ASSUMED, *([ASSUMED_OF_STRETCH] if has_stretch else [])):
         out.print(f"assumed: {line}")
     for one in answers:
         _print_answer(one, spec.slo)
@@ -140,9 +165,23 @@ def _print_answer(one: Answer, slo: Mapping[str, float]) -> None:
     out.print(
         "busiest instance of each pool: " + ", ".join(f"{pool} {100 * share:.0f} %" for pool, share in busy.items())
     )
-    out.print(f"what binds: {binding_pool(plan) or 'nothing was measured'}; {len(plan.trials)} fleets were simulated")
+    out.print(f"what binds: {binding_pool(plan) or 'nothing was measured'}; {_searched(one)}")
     if one.check is not None:
         out.print(f"check: {_fate(one.check)}; " + ", ".join(_levels(one.check, slo)))
+
+
+def _searched(one: Answer) -> str:
+    """What was run on what."""
+    trials, traffic = one.plan.trials, one.traffic
+    whole = sum(trial.is_whole for trial in trials)
+    if traffic.stretch_s is None:
+        return f"{whole} fleets were simulated on all {traffic.num_requests:,} requests"
+    start_s, end_s = traffic.stretch_s
+    part = f"{traffic.in_stretch:,} of {traffic.num_requests:,} requests"
+    return (
+        f"{len(trials) - whole} fleets were simulated on the busiest {end_s - start_s:g} s (from {start_s:g} s on, {part}), "
+        f"{whole} on all of it, the answer and its neighbours among them"
+    )
 
 
 def _levels(result: JobResult, slo: Mapping[str, float]) -> list[str]:
@@ -162,6 +201,7 @@ def _as_data(one: Answer) -> dict[str, object]:
             "fleet": dict(zip(one.plan.pools, tried.fleet, strict=True)),
             "gpus": tried.cost,
             "meets": tried.meets,
+            "on": "all requests" if tried.is_whole else "the busiest stretch",
             "missed": [str(bound) for bound in tried.result.missed],
             "metrics": figures,
         }
@@ -169,7 +209,8 @@ def _as_data(one: Answer) -> dict[str, object]:
     return {
         "at": one.point,
         "left_out": one.left_out,
-        "assumed": ASSUMED,
+        "assumed": [ASSUMED, *([ASSUMED_OF_STRETCH] if one.traffic.stretch_s else [])],
+        "traffic": dataclasses.asdict(one.traffic),
         "answer": trial(one.plan.answer),
         "neighbours": [trial(tried) for tried in one.plan.neighbours],
         "trials": [

@@ -4,6 +4,10 @@ The search takes one thing for granted and says so: a fleet that misses the serv
 instances in one pool and as many in the others. So each pool's least size is found with all others at their largest, and from
 there fleets are tried in the order of their cost, without those that a failed one dominates. Whether the answer's own neighbours
 miss is run, not inferred.
+
+Long traffic is searched on its busiest stretch first, and a second thing is taken for granted: a fleet with more late requests in
+the stretch alone than the level allows among all requests misses it. What is hopeful there is run on all of the traffic, and
+so are the answer's neighbours.
 """
 
 from __future__ import annotations
@@ -16,23 +20,36 @@ from epdsim.core.errors import InputError
 from epdsim.scenario.loader import Scenario
 from epdsim.scenario.points import Point, described
 from epdsim.scenario.schema import PlanSpec, PoolBounds
-from epdsim.scenario.sweep import Job, JobResult
+from epdsim.scenario.store import JobResult
+from epdsim.scenario.sweep import Job
 
 Fleet = tuple[int, ...]
 RunJobs = Callable[[Sequence[Job]], list[JobResult]]
 
 
+BESIDE = 2
+"""Fleets of equal cost that are tried side by side; a fixed number, so that what is tried does not depend on the machine."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A fleet that was simulated."""
+    """A fleet that was simulated.
+
+    Attributes:
+        fleet: Its instances by pool.
+        cost: Its GPUs.
+        result: What the run came to.
+        is_whole: Whether all of the traffic was run, not its busiest stretch alone.
+    """
 
     fleet: Fleet
     cost: float
     result: JobResult
+    is_whole: bool = True
 
     @property
     def meets(self) -> bool:
-        """Whether it meets the service level."""
+        """Whether it meets the service level; of a stretch, whether it still may."""
         return not self.result.missed
 
 
@@ -61,6 +78,7 @@ class Planner:
         job: A run of the scenario; each trial is this with the pools' sizes put in.
         run_jobs: Runs jobs, at best several at a time.
         on_trial: Told each trial.
+        stretch_s: From and to, in seconds: the busiest stretch of long traffic; None searches on all of it.
     """
 
     def __init__(
@@ -69,12 +87,15 @@ class Planner:
         job: Job,
         run_jobs: RunJobs,
         on_trial: Callable[[Trial], None] = lambda _: None,
+        stretch_s: tuple[float, float] | None = None,
     ) -> None:
-        self._job, self._run_jobs, self._on_trial = job, run_jobs, on_trial
+        self._job, self._run_jobs, self._on_trial, self._stretch_s = job, run_jobs, on_trial, stretch_s
         self._pools = tuple(pools)
         self._bounds = tuple((pool.low, pool.high) for pool in pools.values())
         self._prices = tuple(pool.gpus for pool in pools.values())
-        self._known: dict[Fleet, Trial] = {}
+        self._whole: dict[Fleet, Trial] = {}
+        self._of_stretch: dict[Fleet, Trial] = {}
+        self._trials: list[Trial] = []
 
     def search(self) -> Plan:
         """Find the cheapest fleet.
@@ -82,73 +103,124 @@ class Planner:
         Raises:
             InputError: Not even the largest fleet meets the service level.
         """
+        answer = self._cheapest(self._floor())
+        neighbours = self._try_whole(list(self._below(answer.fleet)))
+        while better := [trial for trial in neighbours if trial.meets]:
+            # What was taken for granted does not hold here: the figures that were run go first.
+            answer = min(better, key=lambda trial: (trial.cost, trial.fleet))
+            neighbours = self._try_whole(list(self._below(answer.fleet)))
+        return Plan(self._pools, answer, tuple(neighbours), tuple(self._trials))
+
+    def _floor(self) -> Fleet:
+        """Each pool's least size with all others at their largest, all pools side by side.
+
+        Small sizes are asked first, in growing steps: a fleet that is too small is given up soon, a large one runs to its end.
+        """
         largest = tuple(high for _, high in self._bounds)
-        (top,) = self._run([replace(self._of(largest), num_requests=0)], [largest])
-        if not top.meets:
-            told = "; ".join(map(str, top.result.missed))
-            raise InputError(
-                self._told(largest),
-                f"the largest fleet misses the service level ({told})",
-                "raise high in plan.pools, or the bounds of slo",
-            )
-        floor = self._floor(largest)
-        answer = self._cheapest(floor, top)
-        below = list(self._below(answer.fleet))
-        neighbours = tuple(self._try_all(below))
-        return Plan(self._pools, answer, neighbours, tuple(self._known.values()))
-
-    def _floor(self, largest: Fleet) -> Fleet:
-        """Each pool's least size with all others at their largest; all pools are halved side by side."""
-        spans = {index: [low, high] for index, (low, high) in enumerate(self._bounds)}
-        while open_spans := {index: span for index, span in spans.items() if span[0] < span[1]}:
-            asked = {index: (low + high) // 2 for index, (low, high) in open_spans.items()}
+        spans = [_Span(low, high) for low, high in self._bounds]
+        while asked := {index: span.ask() for index, span in enumerate(spans) if span.is_open}:
             fleets = [(*largest[:index], size, *largest[index + 1 :]) for index, size in asked.items()]
-            for (index, size), trial in zip(asked.items(), self._try_all(fleets), strict=True):
-                spans[index] = [spans[index][0], size] if trial.meets else [size + 1, spans[index][1]]
-        return tuple(low for low, _ in spans.values())
+            for (index, size), trial in zip(asked.items(), self._try_quick(fleets), strict=True):
+                if trial.fleet == largest and not trial.meets:
+                    raise self._none()
+                spans[index].answer(size, meets=trial.meets)
+        return tuple(span.low for span in spans)
 
-    def _cheapest(self, floor: Fleet, best: Trial) -> Trial:
+    def _cheapest(self, floor: Fleet) -> Trial:
         """Fleets from the floor up, in the order of their cost; ties go to the first pool's smallest number."""
+        for wave in self._waves(floor):
+            hopeful = [trial.fleet for trial in self._try_quick(wave) if trial.meets]
+            if self._stretch_s is None:
+                met = [self._whole[fleet] for fleet in hopeful]
+            else:
+                # The neighbours are to be shown in any case: they run beside.
+                met = [trial for fleet in hopeful if (trial := self._try_whole([fleet, *self._below(fleet)])[0]).meets]
+            if met:
+                return met[0]
+        raise self._none()
+
+    def _waves(self, floor: Fleet) -> Iterator[list[Fleet]]:
+        """Fleets of equal cost that no failed one dominates, a few at a time."""
         ranges = [range(low, high + 1) for low, (_, high) in zip(floor, self._bounds, strict=True)]
+        wave: list[Fleet] = []
         for fleet in sorted(product(*ranges), key=lambda one: (self._cost(one), one)):
-            if self._cost(fleet) >= best.cost:
-                break
-            if any(_is_within(fleet, trial.fleet) for trial in self._known.values() if not trial.meets):
-                continue
-            trial = self._try(fleet)
-            if trial.meets:
-                return trial
-        return best
+            if wave and (len(wave) == BESIDE or self._cost(wave[0]) != self._cost(fleet)):
+                yield wave
+                wave = []
+            if not self._is_hopeless(fleet):
+                wave.append(fleet)
+        if wave:
+            yield wave
+
+    def _is_hopeless(self, fleet: Fleet) -> bool:
+        known = (*self._whole.values(), *self._of_stretch.values())
+        return any(_is_within(fleet, trial.fleet) for trial in known if not trial.meets)
 
     def _below(self, fleet: Fleet) -> Iterator[Fleet]:
         for index, (low, _) in enumerate(self._bounds):
             if fleet[index] > max(1, low):
                 yield (*fleet[:index], fleet[index] - 1, *fleet[index + 1 :])
 
-    def _try(self, fleet: Fleet) -> Trial:
-        return self._try_all([fleet])[0]
+    def _try_quick(self, fleets: Sequence[Fleet]) -> list[Trial]:
+        """Judge fleets on the stretch where there is one; whoever meets it may still miss the level."""
+        if self._stretch_s is None:
+            return self._try_whole(fleets)
+        return self._run(fleets, replace(self._job, stretch_s=self._stretch_s), self._of_stretch)
 
-    def _try_all(self, fleets: Sequence[Fleet]) -> list[Trial]:
-        fresh = [fleet for fleet in dict.fromkeys(fleets) if fleet not in self._known]
-        self._run([self._of(fleet) for fleet in fresh], fresh)
-        return [self._known[fleet] for fleet in fleets]
+    def _try_whole(self, fleets: Sequence[Fleet]) -> list[Trial]:
+        return self._run(fleets, self._job, self._whole)
 
-    def _run(self, jobs: Sequence[Job], fleets: Sequence[Fleet]) -> list[Trial]:
-        trials: list[Trial] = []
-        for fleet, result in zip(fleets, self._run_jobs(jobs), strict=True):
-            trials.append(Trial(fleet, self._cost(fleet), result))
-            self._known[fleet] = trials[-1]
-            self._on_trial(trials[-1])
-        return trials
+    def _run(self, fleets: Sequence[Fleet], job: Job, known: dict[Fleet, Trial]) -> list[Trial]:
+        fresh = [fleet for fleet in dict.fromkeys(fleets) if fleet not in known]
+        for fleet, result in zip(fresh, self._run_jobs([self._of(fleet, job) for fleet in fresh]), strict=True):
+            known[fleet] = Trial(fleet, self._cost(fleet), result, is_whole=job.stretch_s is None)
+            self._trials.append(known[fleet])
+            self._on_trial(known[fleet])
+        return [known[fleet] for fleet in fleets]
 
-    def _of(self, fleet: Fleet) -> Job:
-        return replace(self._job, constants={**self._job.constants, **dict(zip(self._pools, fleet, strict=True))})
+    def _none(self) -> InputError:
+        """That no fleet will do, with the figures of the largest one, which is run to its end for them."""
+        largest = tuple(high for _, high in self._bounds)
+        is_known = largest in self._whole and self._whole[largest].result.metrics is not None
+        if not is_known:
+            (result,) = self._run_jobs([replace(self._of(largest, self._job), num_requests=0)])
+        else:
+            result = self._whole[largest].result
+        return InputError(
+            ", ".join(f"{pool} = {size}" for pool, size in zip(self._pools, largest, strict=True)),
+            f"the largest fleet misses the service level ({'; '.join(map(str, result.missed))})",
+            "raise high in plan.pools, or the bounds of slo",
+        )
+
+    def _of(self, fleet: Fleet, job: Job) -> Job:
+        return replace(job, constants={**job.constants, **dict(zip(self._pools, fleet, strict=True))})
 
     def _cost(self, fleet: Fleet) -> float:
         return sum(price * size for price, size in zip(self._prices, fleet, strict=True))
 
-    def _told(self, fleet: Fleet) -> str:
-        return ", ".join(f"{pool} = {size}" for pool, size in zip(self._pools, fleet, strict=True))
+
+class _Span:
+    """The least size of a pool, between a size below which all miss and the smallest that is known to meet."""
+
+    def __init__(self, low: int, high: int) -> None:
+        self.low, self._high, self._step = low, high, 0
+        # With one size only there is nothing to find out.
+        self._meets = low if low == high else None
+
+    @property
+    def is_open(self) -> bool:
+        return self._meets is None or self.low < self._meets
+
+    def ask(self) -> int:
+        if self._meets is not None:
+            return (self.low + self._meets) // 2
+        return min(self._high, self.low + self._step)
+
+    def answer(self, size: int, *, meets: bool) -> None:
+        if meets:
+            self._meets = size
+        else:
+            self.low, self._step = size + 1, max(1, 2 * self._step)
 
 
 def _is_within(fleet: Fleet, other: Fleet) -> bool:

@@ -135,6 +135,7 @@ def run_point(
     *,
     wants_detail: bool = False,
     is_judged: bool = False,
+    stretch_s: tuple[float, float] | None = None,
 ) -> RunResult:
     """Run one point of a scenario.
 
@@ -146,8 +147,11 @@ def run_point(
         sinks: Further takers of its events.
         wants_detail: Make the events of detail too, step by step.
         is_judged: Let the monitors judge it as it goes; alone, they are told steps that decide nothing by the stride.
+        stretch_s: Run the requests that arrive from there to there only, in seconds.
     """
     built = build_point(scenario, point, seed, constants)
+    if stretch_s is not None:
+        built = replace(built, workload=built.workload.between(*stretch_s))
     metrics, judge = MetricsSink(), Judge(OF_FLEETS) if is_judged else None
     simulate(
         built.fleet,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import floor
 
-from epdsim.core.errors import EpdsimError, InputError
+from epdsim.core.errors import InputError
 from epdsim.core.request import WARM_UP
 from epdsim.events import Event, FirstToken, RequestArrived, RequestFailed, RequestFinished
 from epdsim.report.metrics import RunMetrics
@@ -34,11 +34,15 @@ class Missed:
         return f"{self.name} {told} {self.bound:g}"
 
 
-class SloMissedError(EpdsimError):
-    """A run was given up: a bound cannot hold any more, however the rest of the run goes."""
+class SloMissedError(Exception):
+    """A run was given up: a bound cannot hold any more, however the rest of the run goes.
+
+    No error of a request: the simulation of one, in which it may be raised, is not to take it for the request's own.
+    """
 
     def __init__(self, missed: Missed) -> None:
-        super().__init__(str(missed))
+        # SimPy rebuilds exceptions from their arguments.
+        super().__init__(missed)
         self.missed = missed
 
 

@@ -5,20 +5,23 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from threading import Thread
 
-from epdsim.report.metrics import RunMetrics
+from epdsim.core.errors import InputError
 from epdsim.report.table import console
 from epdsim.scenario.loader import Scenario, load_scenario
 from epdsim.scenario.points import Point
+from epdsim.scenario.progress import SweepProgress
 from epdsim.scenario.runner import run_point
-from epdsim.scenario.slo import Missed, SloGuard, SloMissedError, missed
+from epdsim.scenario.slo import SloGuard, SloMissedError, missed
+from epdsim.scenario.store import JobResult, ResultStore, run_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,8 @@ class Job:
         constants: Dotted keys and numbers to put in on top.
         slo: Bounds to judge the run by.
         num_requests: Measured requests of the workload, for giving the run up as soon as a bound cannot hold; 0 runs it to its end.
+        stretch_s: From and to, in seconds: run that stretch of the workload only. Bounds are then judged by `num_requests`, the
+            number in all of it: what is missed is missed by the stretch alone.
     """
 
     path: Path
@@ -42,19 +47,21 @@ class Job:
     constants: Mapping[str, float] = field(default_factory=dict[str, float])
     slo: Mapping[str, float] = field(default_factory=dict[str, float])
     num_requests: int = 0
+    stretch_s: tuple[float, float] | None = None
 
+    def key(self) -> str:
+        """What its result is stored under.
 
-@dataclass(frozen=True, slots=True)
-class JobResult:
-    """What a job came to.
-
-    Attributes:
-        metrics: Its figures; None when it was given up.
-        missed: Bounds that do not hold; empty without `slo`.
-    """
-
-    metrics: RunMetrics | None
-    missed: tuple[Missed, ...]
+        Raises:
+            InputError: It cannot be built.
+        """
+        more = {
+            "seed": self.seed,
+            "slo": dict(self.slo),
+            "num_requests": self.num_requests,
+            "stretch_s": self.stretch_s,
+        }
+        return run_key(loaded_once(self.path, self.overrides), self.point, self.constants, more)
 
 
 def run_job(job: Job, scenario: Scenario | None = None) -> JobResult:
@@ -67,31 +74,57 @@ def run_job(job: Job, scenario: Scenario | None = None) -> JobResult:
     Raises:
         InputError: It cannot be built.
     """
-    loaded = scenario or load_scenario(job.path, job.overrides)
+    loaded = scenario or loaded_once(job.path, job.overrides)
     guards = [SloGuard(job.slo, job.num_requests)] if job.num_requests else []
     try:
-        metrics = run_point(loaded, job.point, job.seed, job.constants, guards).metrics
+        metrics = run_point(loaded, job.point, job.seed, job.constants, guards, stretch_s=job.stretch_s).metrics
     except SloMissedError as error:
         return JobResult(None, (error.missed,))
-    return JobResult(metrics, missed(metrics, job.slo))
+    return JobResult(metrics, missed(metrics, {} if job.stretch_s else job.slo))
+
+
+def loaded_once(path: Path, overrides: tuple[str, ...]) -> Scenario:
+    """A scenario file, read again only when it has changed: of a sweep each process loads it once.
+
+    Raises:
+        InputError: It cannot be used.
+    """
+    try:
+        status = path.stat()
+    except OSError:
+        return load_scenario(path, overrides)
+    return _loaded(path.absolute(), path, overrides, status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(maxsize=4)
+def _loaded(_place: Path, path: Path, overrides: tuple[str, ...], _size: int, _changed_ns: int) -> Scenario:
+    return load_scenario(path, overrides)
 
 
 @contextmanager
-def workers(count: int | None = None) -> Iterator[Callable[[Sequence[Job]], list[JobResult]]]:
+def workers(
+    count: int | None = None, store: ResultStore | None = None, progress: SweepProgress | None = None
+) -> Iterator[Callable[[Sequence[Job]], list[JobResult]]]:
     """Worker processes for a while: a function that runs jobs on them and gives the results in order.
 
     A process that ends abruptly, as when memory is short, takes no result with it but its own: what is not done is run again, on
-    half as many processes, which is told on stderr. When the block fails or is interrupted, the processes end at once.
+    half as many processes, which is told on stderr. When the block fails or is interrupted, the processes end at once; what was
+    finished by then is in the store, and is taken from there the next time.
 
     Args:
         count: Processes; by default one per core. One job, or one process, runs in this process.
+        store: Where finished runs are kept. A run that cannot be written there, as when the disk is full, is told and goes on.
+        progress: Told each run that ends.
 
     Raises:
         InputError: From a job that cannot be built.
     """
-    team = _Team(count or os.cpu_count() or 1)
+    team = _Team(count or os.cpu_count() or 1, store, progress)
     try:
         yield team.run
+    except BaseException:
+        team.tell_kept()
+        raise
     finally:
         team.end()
 
@@ -99,41 +132,86 @@ def workers(count: int | None = None) -> Iterator[Callable[[Sequence[Job]], list
 class _Team:
     """Worker processes, started when the first jobs come."""
 
-    def __init__(self, count: int) -> None:
-        self._count = count
+    def __init__(self, count: int, store: ResultStore | None, progress: SweepProgress | None) -> None:
+        self._count, self._store, self._progress = count, store, progress
         self._pool: ProcessPoolExecutor | None = None
         self._others = frozenset[int | None]()
+        self._kept = 0
+        self._is_full = False
 
     def run(self, jobs: Sequence[Job]) -> list[JobResult]:
         """Run jobs; their results in order."""
+        if self._progress is not None:
+            self._progress.expect(len(jobs))
+        keys = [job.key() for job in jobs] if self._store is not None else []
         done: dict[int, JobResult] = {}
+        for index, key in enumerate(keys):
+            result = self._store.get(key) if self._store is not None else None
+            if result is not None:
+                done[index] = result
+                self._told(is_stored=True)
+
+        def finish(index: int, result: JobResult) -> None:
+            done[index] = result
+            if keys:
+                self._keep(keys[index], jobs[index], result)
+            self._told()
+
         while len(done) < len(jobs):
             left = [index for index in range(len(jobs)) if index not in done]
             if self._count == 1 or len(left) == 1:
-                done |= {index: run_job(jobs[index]) for index in left}
-            else:
-                self._run_beside(jobs, left, done)
+                for index in left:
+                    finish(index, run_job(jobs[index]))
+            elif not self._run_beside(jobs, left, finish):
+                self.end()
+                self._count //= 2
+                told = f"{len(jobs) - len(done)} of {len(jobs)} runs start again on {self._count}, the others are kept"
+                _tell(f"a worker process ended abruptly (is memory short?); {told}")
         return [done[index] for index in range(len(jobs))]
 
-    def _run_beside(self, jobs: Sequence[Job], left: Sequence[int], done: dict[int, JobResult]) -> None:
+    def _run_beside(self, jobs: Sequence[Job], left: Sequence[int], finish: Callable[[int, JobResult], None]) -> bool:
+        """Run jobs in worker processes, each finished as it ends; whether all processes lived to see the end."""
+        futures: dict[Future[JobResult], int] = {}
         try:
             pool = self._started(len(left))
-            futures = {index: pool.submit(run_job, jobs[index]) for index in left}
-            wait(futures.values(), return_when=FIRST_EXCEPTION)
-            for index, future in futures.items():
-                error = future.exception() if future.done() else None
-                if error is not None and not isinstance(error, BrokenProcessPool):
-                    raise error
-                if future.done() and error is None:
-                    done[index] = future.result()
-            broken = len(done) < len(jobs)
+            futures = {pool.submit(run_job, jobs[index]): index for index in left}
         except BrokenProcessPool:
-            broken = True
-        if broken:
-            self.end()
-            self._count //= 2
-            told = f"{len(jobs) - len(done)} of {len(jobs)} runs start again on {self._count}, the others are kept"
-            console(stderr=True).print(f"epdsim: a worker process ended abruptly (is memory short?); {told}")
+            return False
+        pending, is_whole = set(futures), True
+        while pending:
+            ended, pending = wait(pending, return_when=FIRST_COMPLETED)
+            errors: list[BaseException] = []
+            for future in sorted(ended, key=futures.__getitem__):
+                error = future.exception()
+                if error is None:
+                    finish(futures[future], future.result())
+                elif isinstance(error, BrokenProcessPool):
+                    is_whole = False
+                else:
+                    errors.append(error)
+            if errors:
+                raise errors[0]
+        return is_whole
+
+    def _keep(self, key: str, job: Job, result: JobResult) -> None:
+        assert self._store is not None, "there are keys only with a store"
+        about = {"scenario": str(job.path), "at": dict(job.point), "seed": job.seed, "constants": dict(job.constants)}
+        try:
+            self._store.put(key, result, about)
+            self._kept += 1
+        except InputError as error:
+            if not self._is_full:
+                _tell(f"{error}; runs that end from here on are in the results, and not in the store")
+            self._is_full = True
+
+    def _told(self, *, is_stored: bool = False) -> None:
+        if self._progress is not None:
+            self._progress.ended(is_stored=is_stored)
+
+    def tell_kept(self) -> None:
+        """Say what a sweep that fails or is interrupted leaves behind."""
+        if self._kept and self._store is not None:
+            _tell(f"{self._kept} finished runs are kept in {self._store.folder}: the same command goes on from there")
 
     def _started(self, num_jobs: int) -> ProcessPoolExecutor:
         if self._pool is None:
@@ -151,6 +229,10 @@ class _Team:
                     child.terminate()
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
+
+
+def _tell(sentence: str) -> None:
+    console(stderr=True).print(f"epdsim: {sentence}", soft_wrap=True)
 
 
 def _follow_parent() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from epdsim.workload.request import WorkloadRequest
 
@@ -21,6 +22,14 @@ class ClosedLoop:
     requests: Iterable[WorkloadRequest]
     concurrency: int
     keeps_arrivals: bool = False
+
+
+def _between(requests: Iterable[WorkloadRequest], start_ms: float, end_ms: float) -> Iterator[WorkloadRequest]:
+    for request in requests:
+        if request.arrival_ms >= end_ms:
+            return
+        if request.arrival_ms >= start_ms:
+            yield replace(request, arrival_ms=request.arrival_ms - start_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +56,11 @@ class Workload:
 
     def __iter__(self) -> Iterator[WorkloadRequest]:
         return self.make_requests()
+
+    def between(self, start_s: float, end_s: float) -> Workload:
+        """The requests that arrive from `start_s` to `end_s` (excluded); the first moment of that is then the start."""
+        told = f"{self.assumptions}; arrivals from {start_s:g} to {end_s:g} s".removeprefix("; ")
+        return replace(self, make_requests=partial(_between, self, start_s * 1e3, end_s * 1e3), assumptions=told)
 
     @property
     def closed_loop(self) -> ClosedLoop | None:

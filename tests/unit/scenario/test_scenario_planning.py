@@ -13,7 +13,8 @@ from epdsim.core.errors import InputError
 from epdsim.scenario.planning import Planner
 from epdsim.scenario.schema import PlanSpec
 from epdsim.scenario.slo import Missed
-from epdsim.scenario.sweep import Job, JobResult
+from epdsim.scenario.store import JobResult
+from epdsim.scenario.sweep import Job
 
 POOLS = ("fleet.encode.count", "fleet.prefill.count", "fleet.decode.count")
 JOB = Job(Path("none.yaml"), (), {}, 0, slo={"ttft_ms.p99": 1.0}, num_requests=10)
@@ -80,12 +81,78 @@ def test_few_fleets_are_run_of_many() -> None:
     assert len(asked) < 40
 
 
-def test_the_largest_fleet_runs_to_its_end_and_the_others_may_be_given_up() -> None:
+def test_every_run_may_be_given_up_but_that_of_a_largest_fleet_that_misses() -> None:
     jobs = []
 
-    def run_jobs(asked):
+    def run_jobs(asked, fate=()):
         jobs.extend(asked)
-        return [JobResult(None, ()) for _ in asked]
+        return [JobResult(None, fate) for _ in asked]
 
     Planner(plan_spec((2, 1, 1), (1, 1, 1)).pools, JOB, run_jobs).search()
-    assert [job.num_requests for job in jobs] == [0, 10]
+    assert [job.num_requests for job in jobs] == [10]
+    jobs.clear()
+    with pytest.raises(InputError, match=r"fleet.encode.count = 1.*\(ttft_ms.p99 for certain over 1\)"):
+        Planner(
+            plan_spec((1, 1, 1), (1, 1, 1)).pools,
+            JOB,
+            lambda asked: run_jobs(asked, (Missed("ttft_ms.p99", 1.0, None),)),
+        ).search()
+    assert [job.num_requests for job in jobs] == [10, 0]
+
+
+def on_a_stretch(meets, may_meet, asked):
+    """A system that is judged on a stretch by one rule, and on all of the traffic by another."""
+
+    def run_jobs(jobs):
+        results = []
+        for job in jobs:
+            fleet = tuple(job.constants[pool] for pool in POOLS)
+            asked.append((fleet, job.stretch_s))
+            good = meets(fleet) if job.stretch_s is None else may_meet(fleet)
+            results.append(JobResult(None, () if good else (Missed("ttft_ms.p99", 1.0, None),)))
+        return results
+
+    return run_jobs
+
+
+corner = st.tuples(*[st.integers(1, 5)] * 3)
+
+
+@settings(max_examples=150)
+@given(corner, st.lists(corner, min_size=1, max_size=3), st.lists(corner, min_size=1, max_size=3))
+def test_a_stretch_only_spares_runs_and_decides_nothing(highs, corners, kinder) -> None:
+    """Whatever a stretch lets pass is run on all of the traffic; what meets that passes the stretch."""
+
+    def meets(fleet):
+        return any(all(size >= least for size, least in zip(fleet, one, strict=True)) for one in corners)
+
+    def may_meet(fleet):
+        return meets(fleet) or any(all(size >= least for size, least in zip(fleet, one, strict=True)) for one in kinder)
+
+    asked = []
+    pools = plan_spec(highs, (1, 2, 1)).pools
+    planner = Planner(pools, JOB, on_a_stretch(meets, may_meet, asked), stretch_s=(5.0, 9.0))
+    fitting = [fleet for fleet in product(*(range(1, high + 1) for high in highs)) if meets(fleet)]
+    if not fitting:
+        with pytest.raises(InputError, match="the largest fleet misses the service level"):
+            planner.search()
+        return
+    plan = planner.search()
+    costs = [fleet[0] + 2 * fleet[1] + fleet[2] for fleet in fitting]
+    assert plan.answer.cost == min(costs)
+    assert plan.answer.is_whole
+    assert all(trial.is_whole and not trial.meets for trial in plan.neighbours)
+    assert len(asked) == len(set(asked)) == len(plan.trials), "nothing is run twice"
+    assert all(stretch_s in {None, (5.0, 9.0)} for _, stretch_s in asked)
+
+
+def test_a_neighbour_that_meets_after_all_becomes_the_answer() -> None:
+    """The stretch wrongly refuses it: what is run on all of the traffic goes first, and is shown."""
+    plan = Planner(
+        plan_spec((1, 4, 1), (1, 1, 1)).pools,
+        JOB,
+        on_a_stretch(lambda fleet: fleet[1] >= 2, lambda fleet: fleet[1] >= 3, []),
+        stretch_s=(0.0, 1.0),
+    ).search()
+    assert plan.answer.fleet == (1, 2, 1)
+    assert [trial.fleet for trial in plan.neighbours] == [(1, 1, 1)]
