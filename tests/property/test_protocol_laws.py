@@ -229,6 +229,13 @@ class TestStrip:
                 assert full is None or (held[i].data is not None and dict(held[i].data.fields) == dict(full.fields))
         assert sent <= nbytes(admitted)
 
+    @given(features_and_prefix(), schemes)
+    def test_an_item_that_is_not_due_is_sent_as_one_that_is_covered(self, case, scheme):
+        """What positions read stays under every scheme, deferred or not."""
+        features, _ = case
+        end = max((one.position.end for one in features), default=0)
+        assert list(defer_payloads(features, (), **scheme)) == list(strip_covered(features, end, **scheme))
+
     @given(features_and_prefix(), st.integers(0, 20), schemes)
     def test_a_resume_heals_what_admission_stripped(self, case, resumed_at, scheme):
         features, computed = case

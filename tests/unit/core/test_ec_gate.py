@@ -40,6 +40,20 @@ def verdicts(shape: tuple[GateItem, ...], ec: Mapping[str, Any] | None) -> tuple
 
 
 @pytest.mark.parametrize(
+    ("payload", "metadata", "state"),
+    [(True, True, BOTH), (True, False, FULL), (False, True, LIGHT), (False, False, NEITHER)],
+)
+def test_a_slot_is_told_by_what_is_not_null(payload: bool, metadata: bool, state: SlotState):
+    tables = FeatureTables(
+        {"image": ["h"]},
+        {"image": [PlaceholderRange(0, 1)]},
+        {"image": ["p" if payload else None]},
+        {"image": ["m" if metadata else None]},
+    )
+    assert gate_items(tables) == (GateItem("image", 0, "h", state),)
+
+
+@pytest.mark.parametrize(
     ("shape", "ec", "accepted"),
     [
         # One payload excuses the other item only where the whole request is judged (vLLM PR 56070).
@@ -86,6 +100,8 @@ def test_a_rejection_names_modality_index_and_hash_of_every_item():
     with pytest.raises(InputError) as caught:
         check_gate(TABLES, {"b": HANDLE})
     assert "image" not in caught.value.value
+    assert caught.value.remedy.startswith("send the payload, or the descriptor")
+    assert caught.value.remedy.endswith("in ec_transfer_params at the top level")
     check_gate(TABLES, {"b": HANDLE, "c": HANDLE})
 
 

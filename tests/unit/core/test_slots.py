@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from epdsim.core.errors import InputError
-from epdsim.core.items import BatchedKind, Field, FlatKind, MediaItem, PlaceholderRange, TensorHandle
+from epdsim.core.items import BatchedKind, Field, FlatKind, MediaFeature, MediaItem, PlaceholderRange, TensorHandle
 from epdsim.core.prompt import TokenPrompt
 from epdsim.core.releases.dialects import named
 from epdsim.core.slots import (
@@ -143,6 +143,12 @@ class TestArrival:
         assert back is not None
         assert features_of(back) == features
         assert tables_of(()) is None
+
+    def test_the_way_back_names_an_item_by_its_own_hash_not_by_that_under_an_adapter(self):
+        one = MediaFeature("image", "adapter:h", PlaceholderRange(0, 2), PICTURE, mm_hash="h")
+        back = tables_of([one, MediaFeature("image", "g", PlaceholderRange(2, 2), PICTURE)])
+        assert back is not None
+        assert back.mm_hashes == {"image": ["h", "g"]}
 
 
 class TestDeclaredFields:
