@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 from hypothesis import settings
@@ -83,6 +84,27 @@ def told(cache: EncoderCache, features: dict[str, Features]) -> tuple[Any, ...]:
     )
 
 
+def need(cache: EncoderCache, plain: PlainCache, request_id: str, features: Features, index: int) -> None:
+    """What a scheduler does for an item: hold its entry, or make room and encode it."""
+    identifier = features[index].identifier
+    is_cached = cache.reference(request_id, features, index)
+    assert is_cached == (identifier in plain.entries)
+    if not is_cached:
+        has_room = cache.make_room(SIZES[identifier])
+        assert has_room == plain.make_room(SIZES[identifier])
+        if not has_room:
+            return
+        cache.allocate(request_id, features, index, SIZES[identifier])
+        plain.entries.append(identifier)
+    plain.hold(request_id, index, identifier)
+
+
+def give_up(cache: EncoderCache, plain: PlainCache, request_id: str, features: Features, index: int) -> None:
+    """Give an item up, held or not."""
+    cache.release(request_id, features, index)
+    plain.release(request_id, index, features[index].identifier)
+
+
 class CacheMachine(RuleBasedStateMachine):
     """Items are encoded, held, given up and forgotten; repeats within a request are frequent."""
 
@@ -100,30 +122,15 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(request_id=st.sampled_from(REQUESTS), data=st.data())
     def need(self, request_id: str, data: st.DataObject) -> None:
-        """What a scheduler does for an item: hold its entry, or make room and encode it."""
         features = self.features[request_id]
-        if not features:
-            return
-        index = data.draw(st.integers(0, len(features) - 1))
-        identifier = features[index].identifier
-        is_cached = self.cache.reference(request_id, features, index)
-        assert is_cached == (identifier in self.plain.entries)
-        if not is_cached:
-            has_room = self.cache.make_room(SIZES[identifier])
-            assert has_room == self.plain.make_room(SIZES[identifier])
-            if not has_room:
-                return
-            self.cache.allocate(request_id, features, index, SIZES[identifier])
-            self.plain.entries.append(identifier)
-        self.plain.hold(request_id, index, identifier)
+        if features:
+            need(self.cache, self.plain, request_id, features, data.draw(st.integers(0, len(features) - 1)))
 
     @rule(request_id=st.sampled_from(REQUESTS), data=st.data())
     def release(self, request_id: str, data: st.DataObject) -> None:
         features = self.features[request_id]
         if features:
-            index = data.draw(st.integers(0, len(features) - 1))
-            self.cache.release(request_id, features, index)
-            self.plain.release(request_id, index, features[index].identifier)
+            give_up(self.cache, self.plain, request_id, features, data.draw(st.integers(0, len(features) - 1)))
 
     @rule(request_id=st.sampled_from(REQUESTS), num_tokens=st.integers(0, 16))
     def release_past(self, request_id: str, num_tokens: int) -> None:
@@ -192,3 +199,27 @@ class CacheMachine(RuleBasedStateMachine):
 
 TestCacheMachine = CacheMachine.TestCase
 TestCacheMachine.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+
+
+def test_fingerprints_are_one_to_one_with_states() -> None:
+    """All that two requests can bring about with an item that they share and one of their own each, in room for two of three."""
+    features = {"r": features_of(["b", "a"]), "s": features_of(["b", "c"])}
+    states: dict[object, str] = {}
+    fingerprints: dict[str, object] = {}
+    open_ends = [(EncoderCache(5, IDEAL), PlainCache(5))]
+    while open_ends:
+        cache, plain = open_ends.pop()
+        state, fingerprint = repr(plain.state()), cache.fingerprint()
+        assert states.setdefault(fingerprint, state) == state
+        assert fingerprints.setdefault(state, fingerprint) == fingerprint
+        for request_id, items in features.items():
+            for index in range(len(items)):
+                for act in (need, give_up):
+                    after = cache.clone(), deepcopy(plain)
+                    if len(plain.freed) > 1:
+                        after[0].take_freed()
+                        after[1].freed = []
+                    act(*after, request_id, items, index)
+                    if repr(after[1].state()) not in fingerprints:
+                        open_ends.append(after)
+    assert len(states) == len(fingerprints) > 70
