@@ -13,7 +13,7 @@ RELEASES     ?= 0.25.1 0.26.0 0.27.1 0.28.0 0.29.0 0.30.0 0.31.0
 RELEASES_DIR ?= .vllm-releases
 SEEDS        ?= 0:8
 
-.PHONY: run test check docs soak bench oracle vllm releases clean
+.PHONY: run test check docs soak mutants bench oracle vllm releases clean
 
 run: $(VENV)/.run       ## the result that started the project
 	$(BIN)/epdsim run scenarios/validation/cached-images.yaml
@@ -33,6 +33,10 @@ docs: $(VENV)/.docs     ## the documentation, warnings are errors
 SOAK ?= 0:80
 soak: $(VENV)/.testing  ## the engine's laws over many Hypothesis seeds: make soak SOAK=0:80
 	$(BIN)/python -m pytest -q -m engine_law -p no:cacheprovider --timeout=0 --soak $(SOAK) tests
+
+mutants: $(VENV)/.mutants ## mutation tests of the rules that most depends on (an hour); mutmut results lists the survivors
+	CI=1 $(BIN)/mutmut run
+	$(BIN)/mutmut results
 
 bench: $(VENV)/.testing ## codec and simulator benchmarks
 	$(BIN)/python -m pytest -q -m bench
@@ -61,6 +65,10 @@ $(VENV)/.testing: $(VENV)/.run
 	$(PIP) --editable '.[testing]'
 	touch $@
 
+$(VENV)/.mutants: $(VENV)/.testing
+	$(PIP) --editable '.[mutation]'
+	touch $@
+
 $(VENV)/.docs: $(VENV)/.run
 	$(PIP) --editable '.[docs]'
 	touch $@
@@ -81,4 +89,4 @@ $(RELEASES_DIR)/%/.vllm: | $(VLLM_VENV)/.vllm
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) $(RELEASES_DIR) docs/_build .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VLLM_VENV) $(RELEASES_DIR) docs/_build mutants .pytest_cache .ruff_cache

@@ -202,7 +202,7 @@ TestCacheMachine.settings = settings(max_examples=80, stateful_step_count=30, de
 
 
 def test_fingerprints_are_one_to_one_with_states() -> None:
-    """All that two requests can bring about with an item that they share, one of them twice, and one of their own, in too little room."""
+    """All that two requests can do with an item that they share, one of them twice, and one of their own, in too little room."""
     features = {"r": features_of(["b", "a", "b"]), "s": features_of(["b", "c"])}
     states: dict[object, str] = {}
     fingerprints: dict[str, object] = {}
