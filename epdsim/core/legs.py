@@ -154,7 +154,7 @@ def _encode_leg(
         span = tables.mm_placeholders[modality][i]
         spans.append((span.offset, span.end))
         hashes.setdefault(modality, []).append(tables.mm_hashes[modality][i])
-        placeholders.setdefault(modality, []).append(replace(span, offset=offset))
+        placeholders.setdefault(modality, []).append(PlaceholderRange(offset, span.length, span.is_embed))
         payload.setdefault(modality, []).append(tables.payload(modality, i))
         offset += span.length
     return Leg(
@@ -190,28 +190,27 @@ def prefill_leg(
     Raises:
         InputError: Unknown mode, or media missing for `"deferred"`.
     """
-    leg = Leg(
-        "prefill",
-        f"{request_id}-p",
-        prompt,
-        {key: value for key, value in sampling_params.items() if key not in ("min_tokens", "n")} | {"max_tokens": 1},
-        kv_transfer_params=kv_transfer_params,
-    )
-    if tables is None:
-        return leg
-    if mode == "full":
-        return replace(leg, tables=tables)
-    if mode == "metadata":
-        return replace(leg, tables=_metadata_only(tables, ec_transfer_params), ec_transfer_params=ec_transfer_params)
-    if mode != "deferred":
+    sampling = {key: value for key, value in sampling_params.items() if key not in ("min_tokens", "n")}
+    parts: Sequence[RawMedia] = ()
+    ec: Mapping[str, Any] | None = None
+    if tables is not None and mode == "metadata":
+        tables, ec = _metadata_only(tables, ec_transfer_params), ec_transfer_params
+    elif tables is not None and mode == "deferred":
+        prompt, tables, parts = _collapsed(prompt, tables, media), None, media
+    elif tables is not None and mode != "full":
         raise InputError(f"mode {mode!r} of a prefill leg", "no such mode", "use metadata, full or deferred")
-    positions = list(tables.positions())
-    if len(media) != len(positions):
-        raise InputError(f"{len(media)} raw media", f"the prompt has {len(positions)} items", "give one part per item")
-    spans = [tables.mm_placeholders[modality][i] for modality, i in positions]
+    sampling["max_tokens"] = 1
+    return Leg("prefill", f"{request_id}-p", prompt, sampling, tables, parts, ec, kv_transfer_params)
+
+
+def _collapsed(prompt: Prompt, tables: FeatureTables[MediaItem], media: Sequence[RawMedia]) -> Prompt:
+    """A prompt with one token for each item, whose raw media go along."""
+    spans = [tables.mm_placeholders[modality][i] for modality, i in tables.positions()]
+    if len(media) != len(spans):
+        raise InputError(f"{len(media)} raw media", f"the prompt has {len(spans)} items", "give one part per item")
     starts = [0, *(one.end for one in spans)]
     ends = [*(one.offset + 1 for one in spans), prompt.num_tokens]
-    return replace(leg, prompt=_cut(prompt, list(zip(starts, ends, strict=True))), content_parts=media)
+    return _cut(prompt, list(zip(starts, ends, strict=True)))
 
 
 def _metadata_only(
@@ -223,7 +222,7 @@ def _metadata_only(
         for modality, hashes in tables.mm_hashes.items()
     }
     is_bare = all(slot is None for slots in payload.values() for slot in slots)
-    return replace(tables, kwargs_data=None if is_bare else payload)
+    return FeatureTables(tables.mm_hashes, tables.mm_placeholders, None if is_bare else payload, tables.mm_metadata)
 
 
 def decode_leg(
@@ -236,7 +235,7 @@ def decode_leg(
     stream: bool = False,
 ) -> Leg:
     """The decode call: KV parameters of prefill verbatim, the client's sampling, hashes and placeholders; no pixels, no EC."""
-    identity = tables and replace(tables, kwargs_data=None, mm_metadata=None)
+    identity = tables and FeatureTables(tables.mm_hashes, tables.mm_placeholders)
     return Leg(
         "decode", request_id, prompt, sampling_params, identity, kv_transfer_params=kv_transfer_params, stream=stream
     )
@@ -307,25 +306,31 @@ def leg_bytes(leg: Leg, blob_chars: Callable[[MediaItem], int]) -> LegBytes:
         The parts; for a prompt of token ids and held addresses their total is the exact length of the JSON text.
     """
     sizes = {"kwargs_data": 0, "mm_metadata": 0}
+    media = leg.content_parts
 
     def count(item: MediaItem, place: str) -> str:
         sizes[place.partition(".")[0]] += blob_chars(item)
         return ""
 
-    body = leg_body(replace(leg, content_parts=[replace(one, url="") for one in leg.content_parts]), count)
+    if leg.content_parts:
+        leg = replace(leg, content_parts=[RawMedia(one.modality, one.uuid) for one in media])
+    body = leg_body(leg, count)
     ids = body["token_ids"]
     tokens = _size(ids) - 2 if ids else max(TOKEN_CHARS * leg.prompt.num_tokens - 1, 0)
     return LegBytes(
         payload=sizes["kwargs_data"],
         metadata=sizes["mm_metadata"],
-        media=sum(len(one.url.encode()) or one.url_chars for one in leg.content_parts),
+        media=sum(len(one.url.encode()) or one.url_chars for one in media),
         tokens=tokens,
         envelope=_size({**body, "token_ids": []}),
     )
 
 
+_COMPACT = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+
+
 def _size(value: object) -> int:
-    return len(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode())
+    return len(_COMPACT.encode(value).encode())
 
 
 def json_chars(text: str) -> int:

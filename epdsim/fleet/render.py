@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import replace
 
 from epdsim.core.items import Field, FieldData, MediaItem, PlaceholderRange, TensorHandle
 from epdsim.core.legs import RawMedia
@@ -183,7 +182,7 @@ def _with_digests(item: MediaItem, mm_hash: str) -> MediaItem:
 
 def _digest_data(data: FieldData, digest: str) -> FieldData:
     if isinstance(data, TensorHandle):
-        return replace(data, digest=digest)
+        return TensorHandle(data.dtype, data.shape, data.source, digest)
     if isinstance(data, tuple):
         return tuple(_digest_data(part, f"{digest}/{index}") for index, part in enumerate(data))
     return data

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from epdsim.core.prompt import RunPrompt, TokenRun
@@ -92,7 +92,11 @@ def _beginnings(runs: Sequence[TokenRun]) -> Iterator[int]:
         yield key
 
 
-ROUTERS = {"round_robin": RoundRobin, "least_loaded": LeastLoaded, "prefix_affinity": PrefixAffinity}
+ROUTERS: Mapping[str, Callable[[], Router]] = {
+    "round_robin": RoundRobin,
+    "least_loaded": LeastLoaded,
+    "prefix_affinity": PrefixAffinity,
+}
 """By their names in scenario files."""
 
 

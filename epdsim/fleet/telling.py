@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 
-from epdsim.core.plan import NewRequestData, StepPlan
+from epdsim.core.plan import CachedRequestData, NewRequestData, StepPlan
 from epdsim.core.request import Request
 from epdsim.core.scheduler.config import SchedulerConfig
 from epdsim.core.strip import payload_kind
@@ -166,7 +166,7 @@ def _details(now_ms: float, name: str, plan: StepPlan, requests: Mapping[str, Re
             )
         if row.mm_updates:
             yield PayloadsSent(now_ms, name, row.request_id, dict.fromkeys(row.mm_updates, "full"))
-    rows = (*plan.new, *plan.cached)
+    rows: Sequence[NewRequestData | CachedRequestData] = (*plan.new, *plan.cached)
     yield StepPlanned(
         now_ms,
         name,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -180,7 +180,7 @@ class MetricsSink:
         self._ttft_ms, self._tpot_ms, self._e2e_ms = array("d"), array("d"), array("d")
         self._render_ms, self._encode_run_ms = array("d"), array("d")
         self._start_ms = self._end_ms = -1.0
-        self._takers = {
+        self._takers: Mapping[type[Event], Callable[[Any], None]] = {
             RequestArrived: self._arrived,
             Rendered: self._rendered,
             LegSent: self._leg,
@@ -201,7 +201,7 @@ class MetricsSink:
         self._end_ms = event.time_ms
         taker = self._takers.get(event.__class__)
         if taker is not None:
-            taker(event)  # type: ignore[arg-type]
+            taker(event)
 
     def _arrived(self, event: RequestArrived) -> None:
         self._totals.counts["injected"] += 1

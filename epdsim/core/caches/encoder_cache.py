@@ -237,8 +237,8 @@ class EncoderCache:
         return other
 
     def _copy_to(self, other: EncoderCache) -> None:
-        for name in EncoderCache.__slots__:
-            setattr(other, name, getattr(self, name))
+        other.capacity, other.num_free, other.num_freeable = self.capacity, self.num_free, self.num_freeable
+        other._is_last, other._freed_report, other._credit = self._is_last, self._freed_report, self._credit
         other._users = {identifier: set(users) for identifier, users in self._users.items()}
         other._num_embeds = dict(self._num_embeds)
         other._held = {request_id: set(held) for request_id, held in self._held.items()}

@@ -227,7 +227,9 @@ class PullConnector(EcConnector):
             names = dict.fromkeys(feature.identifier for feature in request.mm_features)
             entries = {name: self.copies.get(name) for name in names}
             if all(entry is None or self._announces(entry) for entry in entries.values()):
-                told[request.request_id] = {name: entry and entry.num_embeds for name, entry in entries.items()}
+                told[request.request_id] = {
+                    name: None if entry is None else entry.num_embeds for name, entry in entries.items()
+                }
             else:
                 later.append(request)
         self._ended = later

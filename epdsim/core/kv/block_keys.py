@@ -4,8 +4,9 @@ The key of a block stands for everything its KV content depends on: all tokens u
 where in the block those start, the adapter and the cache salt. vLLM chains hashes; here a chain of contents is numbered, so
 that equal keys mean equal content without any chance of a collision (KEY-INJ).
 
-Blocks that go on with one run of named content, without media, are not numbered one by one. The first of them gets the start of a
-range of its own, and each that follows the number after its predecessor's: a prompt of a thousand blocks costs one look-up.
+Blocks that go on with one run of named content, and with the media item that the first of them overlaps, if any, are not numbered
+one by one. The first gets the start of a range of its own, and each that follows the number after its predecessor's: a prompt of a
+thousand blocks costs one look-up.
 """
 
 from __future__ import annotations
@@ -176,9 +177,9 @@ class RequestKeys:
                 keys += range(following, following + fit)
                 continue
             start = len(keys) * self._block_size
-            content, place, num_whole = self._run_at(start)
+            run, num_whole = self._run_at(start)
             if num_whole > 0:
-                keys.append(self._number(("run", content, place)))
+                keys.append(self._number(run))
                 self._num_further = min(num_whole, RANGE) - 1
             else:
                 keys.append(self._number(self._block_content(start, start + self._block_size)))
@@ -191,19 +192,31 @@ class RequestKeys:
         """All numbers that this request may still use as parents."""
         return [self._root, *self.keys]
 
-    def _run_at(self, start: int) -> tuple[Hashable, int, int]:
-        """Content of the run at a token, the token's place in that, and the whole blocks from there on that are of it alone."""
-        prompt, num_prompt = self._prompt, self._num_prompt
+    def _run_at(self, start: int) -> tuple[Hashable, int]:
+        """What is the same of all blocks that go on from a token with its run of content, and how many whole ones there are.
+
+        They may overlap one media item, the same in all of them.
+        """
+        prompt, num_prompt, size = self._prompt, self._num_prompt, self._block_size
         if isinstance(prompt, TokenPrompt):
-            return None, 0, 0
+            return None, 0
         if start >= num_prompt:
-            return self._output, self._output_base + start - num_prompt, RANGE
+            return ("run", self._output, self._output_base + start - num_prompt), RANGE
         if not isinstance(prompt, RunPrompt):
-            return None, 0, 0
+            return None, 0
         content, place, end = prompt.run_at(start)
-        if self._next_feature < len(self._features):
-            end = min(end, self._features[self._next_feature].position.offset)
-        return content, place, (end - start) // self._block_size
+        features, index = self._features, self._next_feature
+        while index < len(features) and features[index].position.end <= start:
+            index += 1
+        self._next_feature = index
+        item = features[index] if index < len(features) and features[index].position.offset < start + size else None
+        behind = index if item is None else index + 1
+        if behind < len(features):
+            end = min(end, features[behind].position.offset)
+        if item is None:
+            return ("run", content, place), (end - start) // size
+        num_whole = min((end - start) // size, -(-(item.position.end - start) // size))
+        return ("run", content, place, self._media_key(item.identifier, item.position.offset, start)), num_whole
 
     def _block_content(self, start: int, end: int) -> Hashable:
         """Content of a block of several runs, with media, or of token ids."""
@@ -242,7 +255,7 @@ class RequestKeys:
         self._num_further = 0
         if start:
             self._next_feature = bisect_right(self._features, start - size, key=_end)
-            _, _, num_whole = self._run_at(start - size)
+            _, num_whole = self._run_at(start - size)
             self._num_further = max(0, min(num_whole - 1, RANGE - 1 - self.keys[-1] % RANGE))
         self._next_feature = bisect_right(self._features, start, key=_end)
 

@@ -36,7 +36,7 @@ def fingerprint(engine: EngineState) -> str:
     served = [blocks[block] for block in pool.serving()]
     ec = None if engine.ec is None else engine.ec.fingerprint()
     lengths = (len(engine.running), len(engine.waiting), len(engine.holding), engine.pause_state.value)
-    pending = (lengths, engine.finished, engine.preempted, ec, list(engine.refused))
+    pending: tuple[object, ...] = (lengths, engine.finished, engine.preempted, ec, list(engine.refused))
     if transfers is not None:
         deferred = [blocks[block] for block in transfers.deferred_blocks()]
         settled = [transfers.is_settled(state) for state in engine.requests.values()]
