@@ -42,7 +42,7 @@ def judge(
         typer.echo(f"{silent} further properties were never put to the test by these events" if silent else "")
         unknown = sum(judged.unknown.values())
         typer.echo(
-            f"{judged.num_runs:,} runs{_untold(judged.num_untold)}, {judged.num_events:,} events judged, "
+            f"{judged.num_runs:,} runs, {judged.num_events:,} events judged, "
             f"{unknown:,} of unknown kind{_kinds(judged.unknown)}, {judged.num_out_of_order:,} out of order"
         )
         for name, story in judged.stories.items():
@@ -54,11 +54,3 @@ def judge(
 
 def _kinds(unknown: dict[str, int]) -> str:
     return f" ({', '.join(sorted(unknown))})" if unknown else ""
-
-
-def _untold(count: int) -> str:
-    return (
-        f" ({count:,} further ones passed over: sessions, stop tokens, pauses, drafts or other kinds of models)"
-        if count
-        else ""
-    )

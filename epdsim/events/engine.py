@@ -23,6 +23,8 @@ class EngineStarted(Event, frozen=True):
         model_runner: `"v1"` keeps what it was sent at the first admission, `"v2"` is sent a resumed request anew.
         encoder_cache_size: Embeddings that the encoder cache holds.
         num_gpu_blocks: KV blocks, the null block among them; 0 when it is not told.
+        beyond: What befalls it that its events do not tell in full, for example `"sessions"`; only properties that cope with
+            all of it are judged.
     """
 
     is_detail: ClassVar[bool] = True
@@ -40,6 +42,7 @@ class EngineStarted(Event, frozen=True):
     reads_position_fields: bool = False
     disable_chunked_mm_input: bool = False
     ec_role: str = "none"
+    beyond: Sequence[str] = ()
 
 
 class ItemInfo(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -95,6 +98,23 @@ class RequestQueued(Event, frozen=True):
     cache_salt: str | None = None
     adapter: str | None = None
     num_remote_tokens: int = 0
+
+
+class InputQueued(Event, frozen=True):
+    """A streaming session is given its next input, or word that there is none (no tokens).
+
+    Attributes:
+        max_tokens: Output tokens of its next turn.
+        items: The input's media; offsets count from its first token.
+    """
+
+    is_detail: ClassVar[bool] = True
+
+    request_id: str
+    num_prompt_tokens: int
+    max_tokens: int = 0
+    items: Sequence[ItemInfo] = ()
+    prompt_token_ids: Sequence[int] = ()
 
 
 class RequestAborted(Event, frozen=True):

@@ -21,6 +21,7 @@ from epdsim.events.engine import (
     EngineStarted,
     EngineStopped,
     Gathered,
+    InputQueued,
     PayloadsSent,
     RequestAborted,
     RequestQueued,
@@ -272,6 +273,7 @@ AnyEvent = (
     | CacheReset
     | PayloadsSent
     | Gathered
+    | InputQueued
     | StepYielded
     | EngineDied
     | EngineStopped

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from epdsim.events import CacheReset, EngineDied, Event, Gathered, RequestFailed, StepPlanned
 from epdsim.spec.engine_state import EngineState
-from epdsim.spec.property import Broken, Finding, Property, Reached
+from epdsim.spec.property import BEYOND, Broken, Finding, Property, Reached
 
 
 def _gathers(event: StepPlanned, engine: EngineState) -> Iterator[tuple[str, int]]:
@@ -109,8 +109,8 @@ def iso(event: Event, engine: EngineState) -> Iterator[Finding]:
     """ISO."""
     if isinstance(event, EngineDied):
         yield Broken(f"the engine dies: {event.reason}", tuple(engine.requests))
-    if not isinstance(event, RequestFailed):
-        return
+    if not isinstance(event, RequestFailed) or (engine.started is not None and engine.started.beyond):
+        return  # whose fault it is stands in what the events do not tell
     known = engine.requests.get(event.request_id)
     if known is None:
         return
@@ -180,6 +180,7 @@ PROPERTIES = (
         evidence=("vLLM PRs 53456, 57696, 46747", "vLLM issue 55547", "sglang PR 23481", "LMCache issue 4938"),
         monitor=lambda: iso,
         reads=(EngineDied, RequestFailed),
+        copes=BEYOND,
         exempt={"simulated": "no scenario of the quick lane brings a faulty request"},
     ),
 )

@@ -13,6 +13,7 @@ from epdsim.events import (
     CacheReset,
     EngineStarted,
     Event,
+    InputQueued,
     ItemInfo,
     PayloadsSent,
     Preempted,
@@ -25,7 +26,7 @@ PAYLOADS = ("full", "address")
 """What stands for an item's payload, of the kinds that workers are sent."""
 
 STATE_EVENTS: frozenset[type[Event]] = frozenset(
-    {EngineStarted, RequestQueued, Admitted, PayloadsSent, Preempted, StepPlanned, StepYielded, CacheReset}
+    {EngineStarted, RequestQueued, InputQueued, Admitted, PayloadsSent, Preempted, StepPlanned, StepYielded, CacheReset}
 )
 """Events from which the state of an engine follows."""
 
@@ -43,6 +44,7 @@ class RequestState:
         outputs: Sampled tokens, at most as many as it asks for.
         stripped: Items whose payload an admission left out, so far.
         reopened: Those of them that its last admission found uncovered again.
+        added: Media of a session's further inputs.
     """
 
     queued: RequestQueued
@@ -53,11 +55,12 @@ class RequestState:
     outputs: list[int] = field(default_factory=list[int])
     stripped: set[int] = field(default_factory=set[int])
     reopened: tuple[int, ...] = ()
+    added: list[ItemInfo] = field(default_factory=list[ItemInfo])
 
     @property
     def items(self) -> Sequence[ItemInfo]:
-        """Its media."""
-        return self.queued.items
+        """Its media, those of a session's further inputs last, with offsets that count from the first token of their input."""
+        return [*self.queued.items, *self.added] if self.added else self.queued.items
 
     @property
     def num_known(self) -> int:
@@ -76,6 +79,7 @@ class EngineState:
         plan: The last planned step.
         tells_tokens: Whether it tells what steps yield.
         has_media: Whether it may hold or have been sent a media item: not so once it began, before the first one comes.
+        beyond: What its events do not tell in full.
     """
 
     started: EngineStarted | None = None
@@ -84,6 +88,7 @@ class EngineState:
     plan: StepPlanned | None = None
     tells_tokens: bool = False
     has_media: bool = True
+    beyond: tuple[str, ...] = ()
 
     def take(self, event: Event) -> None:
         """Take one event into account."""
@@ -91,19 +96,20 @@ class EngineState:
             case EngineStarted():
                 # An engine that comes back has lost all that it held.
                 self.started = event
+                self.beyond = tuple(event.beyond)
                 self.requests.clear()
                 self.resident.clear()
                 self.plan = None
                 self.has_media = False
-            case RequestQueued():
+            case RequestQueued() | InputQueued():
                 self.has_media = self.has_media or bool(event.items)
-                self.requests[event.request_id] = RequestState(event, ["none"] * len(event.items))
+                self._queue(event)
             case Admitted():
                 self._admit(event)
             case PayloadsSent():
-                for index, kind in event.payloads.items():
-                    if event.request_id in self.requests:
-                        self.requests[event.request_id].held[index] = kind
+                if (known := self.requests.get(event.request_id)) is not None:
+                    for index, kind in event.payloads.items():
+                        known.held[index] = kind
             case Preempted():
                 if (known := self.requests.get(event.request_id)) is not None:
                     known.is_running = False
@@ -118,6 +124,13 @@ class EngineState:
             case _:
                 pass
 
+    def _queue(self, event: RequestQueued | InputQueued) -> None:
+        if isinstance(event, RequestQueued):
+            self.requests[event.request_id] = RequestState(event, ["none"] * len(event.items))
+        elif (known := self.requests.get(event.request_id)) is not None:
+            known.added += event.items
+            known.held += ["none"] * len(event.items)
+
     def _admit(self, event: Admitted) -> None:
         known = self.requests.get(event.request_id)
         if known is None:
@@ -129,7 +142,7 @@ class EngineState:
             index for index in sorted(known.stripped) if known.items[index].end > event.num_computed_tokens
         )
         if event.payloads:
-            known.held = list(event.payloads)
+            known.held = [*event.payloads, *known.held[len(event.payloads) :]]
             known.stripped |= {index for index, kind in enumerate(event.payloads) if kind not in PAYLOADS}
 
     def _plan(self, event: StepPlanned) -> None:

@@ -9,7 +9,7 @@ from epdsim.events import Event
 from epdsim.spec.engine_state import STATE_EVENTS, EngineState
 from epdsim.spec.property import Broken, Finding, Monitor, Property, Reached, Verdict
 
-_Monitors = Sequence[tuple[Verdict, Monitor]]
+_Monitors = Sequence[tuple[Verdict, Monitor, frozenset[str]]]
 _Readers = tuple[bool, _Monitors, _Monitors]
 """Of a kind of events: whether the state of engines follows from it, who reads it, and who of these is asked without media."""
 
@@ -40,7 +40,9 @@ class Judge:
             engine = self._engines[event.instance]
             if moves_state:
                 engine.take(event)
-            for verdict, monitor in readers if engine.has_media else readers_of_text:
+            for verdict, monitor, copes in readers if engine.has_media else readers_of_text:
+                if engine.beyond and not copes.issuperset(engine.beyond):
+                    continue
                 for finding in monitor(event, engine):
                     if finding.__class__ is Reached:
                         verdict.num_reached += 1
@@ -50,8 +52,8 @@ class Judge:
 
     def _find_readers(self, kind: type[Event]) -> _Readers:
         reading = [one for one in self._judged if not one[0].reads or kind in one[0].reads]
-        readers = [(verdict, monitor) for _, verdict, monitor in reading]
-        readers_of_text = [(verdict, monitor) for one, verdict, monitor in reading if not one.of_media]
+        readers = [(verdict, monitor, one.copes) for one, verdict, monitor in reading]
+        readers_of_text = [(verdict, monitor, one.copes) for one, verdict, monitor in reading if not one.of_media]
         found = self._readers[kind] = kind in STATE_EVENTS, readers, readers_of_text
         return found
 

@@ -48,6 +48,9 @@ Finding = Reached | Broken
 Monitor = Callable[[Event, EngineState], Iterable[Finding]]
 """Takes an event and the state of the engine that it comes from, the event taken into account; yields what it finds."""
 
+BEYOND = frozenset({"sessions", "stops", "pauses", "drafts", "transfers", "pull", "cross attention", "encoding alone"})
+"""What events of an engine do not tell in full, so far."""
+
 Level = Literal["protocol", "engine", "fleet", "end to end"]
 SYSTEMS: Mapping[Level, tuple[str, ...]] = {
     "protocol": ("reference", "vllm"),
@@ -76,6 +79,7 @@ class Property:
         of_media: Whether it speaks of media items only, so that an engine that was never sent one cannot break it.
         not_judged: Why there is no monitor, and where it is tested meanwhile; empty when there is one.
         exempt: Systems that it would claim by its level and has not run against, with the reason.
+        copes: What an engine may have beyond its events (`EngineStarted.beyond`) and is judged nevertheless.
     """
 
     id: str
@@ -91,6 +95,7 @@ class Property:
     of_media: bool = False
     not_judged: str = ""
     exempt: Mapping[str, str] = field(default_factory=dict[str, str])
+    copes: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         assert (self.monitor is None) == bool(self.not_judged), f"{self.id} has a monitor, or says why it has none"

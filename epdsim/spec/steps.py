@@ -16,7 +16,7 @@ from epdsim.events import (
     StepYielded,
 )
 from epdsim.spec.engine_state import EngineState
-from epdsim.spec.property import Broken, Finding, Property, Reached
+from epdsim.spec.property import BEYOND, Broken, Finding, Property, Reached
 
 MOST_IDLE_STEPS = 8
 """Steps without a token, one after the other while somebody waits and nothing happens from outside, that count as a standstill."""
@@ -166,7 +166,8 @@ class LiveProg:
                 idle = 0 if event.num_scheduled_tokens else self._idle.get(event.instance, 0) + 1
                 self._idle[event.instance] = idle
                 alive = self._alive.get(event.instance, [])
-                if idle == MOST_IDLE_STEPS and alive:
+                # What is beyond the events may let it wait rightly: for an input, a transfer, the end of a pause.
+                if idle == MOST_IDLE_STEPS and alive and (engine.started is None or not engine.started.beyond):
                     yield Broken(
                         f"{idle} steps up to {event.step} compute nothing while {', '.join(alive)} waits", tuple(alive)
                     )
@@ -241,6 +242,7 @@ PROPERTIES = (
         monitor=lambda: chunk_whole,
         reads=(StepPlanned,),
         of_media=True,
+        copes=frozenset({"stops", "pauses", "drafts", "transfers", "pull"}),
         exempt={"simulated": "no fleet turns chunked media input off"},
     ),
     Property(
@@ -254,6 +256,7 @@ PROPERTIES = (
         monitor=LiveProg,
         reads=(RequestQueued, RequestAborted, StepYielded, StepPlanned, EngineStopped),
         exempt={"simulated": "a fleet does not tell its queues by name"},
+        copes=BEYOND,
     ),
     Property(
         "LIVE-DONE",

@@ -16,6 +16,7 @@ from epdsim.events import (
     EngineStopped,
     Event,
     FeaturesStripped,
+    InputQueued,
     ItemInfo,
     ItemsMerged,
     Preempted,
@@ -125,6 +126,10 @@ class _Teller:
             case RequestQueued():
                 self._items[event.request_id] = event.items
                 self.say(event, event.request_id, f"arrives with {event.num_prompt_tokens} tokens{_spans(event.items)}")
+            case InputQueued():
+                self._items[event.request_id] = [*self._items.get(event.request_id, ()), *event.items]
+                given = f"an input of {event.num_prompt_tokens} tokens{_spans(event.items)}"
+                self.say(event, event.request_id, f"is given {given if event.num_prompt_tokens else 'word of its end'}")
             case RequestAborted():
                 self.say(event, event.request_id, "is left by its client")
             case CacheReset():

@@ -10,7 +10,7 @@ from epdsim.core.errors import InputError
 from epdsim.events import EngineStarted, Event, read_events, read_header
 from epdsim.spec import Judge, Property, Verdict, tell_story, timeline
 from epdsim.sut.schedule_records import read_schedules
-from epdsim.sut.told import is_tellable, tell_recorded
+from epdsim.sut.told import tell_recorded
 
 
 @dataclass(slots=True)
@@ -20,7 +20,6 @@ class JudgedFile:
     Attributes:
         path: As the user gave it.
         num_runs: Runs in it; in a file of events a further one begins where an engine starts and time begins anew.
-        num_untold: Recorded workloads that are passed over, since no events tell what befalls them.
         num_events: Events read and judged.
         num_out_of_order: Events that are told later than one of the same instance that happened after them.
         unknown: Events of kinds that are not known, by kind; they are passed over.
@@ -30,7 +29,6 @@ class JudgedFile:
 
     path: str
     num_runs: int = 0
-    num_untold: int = 0
     num_events: int = 0
     num_out_of_order: int = 0
     unknown: dict[str, int] = field(default_factory=dict[str, int])
@@ -66,9 +64,6 @@ def _runs(path: Path, judged: JudgedFile) -> Iterator[tuple[list[str], list[Even
     header = read_header(path)
     if {"config", "requests", "steps"} <= set(header):
         for line, workload in read_schedules(path):
-            if not is_tellable(workload):
-                judged.num_untold += 1
-                continue
             events: list[Event] = []
             tell_recorded(workload, events.append)
             yield [f"line {line}: mode {workload.config.mode}, seed {workload.config.seed}"], events

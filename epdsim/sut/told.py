@@ -14,6 +14,7 @@ from epdsim.events import (
     EngineDied,
     EngineStarted,
     EngineStopped,
+    InputQueued,
     ItemInfo,
     PayloadsSent,
     Preempted,
@@ -26,11 +27,13 @@ from epdsim.events import (
     StepYielded,
 )
 from epdsim.sut.schedule_play import Play
-from epdsim.sut.schedule_records import RecordedConfig, RecordedItem, RecordedRequest, RecordedWorkload
+from epdsim.sut.schedule_records import RecordedConfig, RecordedItem, RecordedRequest, RecordedUpdate, RecordedWorkload
 
 INSTANCE = "engine-0"
 MOST_STEPS = 600
 """Steps after which a run that does not end is cut."""
+MOST_IDLE_STEPS = 100
+"""Steps without a token, with nothing more to come from outside, after which a run does not go on: no wait is that long."""
 
 _WITHOUT_POSITION_FIELDS = ("audio",)
 """Modalities whose recorded items have no keep-on-CPU field."""
@@ -53,7 +56,8 @@ class StepTeller:
         self._admitted: set[str] = set()
         self._left: set[str] = set()
         self._alive: set[str] = set()
-        sink(_started(workload.config, system))
+        self._beyond = beyond(workload)
+        sink(_started(workload.config, system, self._beyond))
 
     def arrives_later(self, request: RecordedRequest) -> None:
         """A request that the workload did not name."""
@@ -67,6 +71,9 @@ class StepTeller:
             self._outputs[request.request_id] = 0
             self._alive.add(request.request_id)
             self._sink(_queued(number, request))
+        for update in self._workload.updates:
+            if update.arrival_step == number and update.request_id in self._alive:
+                self._sink(_input(number, update))
         for at, name in self._workload.aborts:
             if at == number:
                 self._abort(number, name)
@@ -144,7 +151,7 @@ class StepTeller:
         for name in sorted(self._alive - alive):
             if name in self._left:
                 continue
-            if self._outputs[name] >= self._known[name].max_tokens:
+            if self._beyond or self._outputs[name] >= self._known[name].max_tokens:
                 self._sink(RequestFinished(number, INSTANCE, name, self._outputs[name]))
             else:
                 self._sink(RequestFailed(number, INSTANCE, name, "it ended without all its tokens"))
@@ -155,12 +162,20 @@ class StepTeller:
         self._sink(EngineStopped(number, INSTANCE, sorted(unfinished)))
 
 
-def is_tellable(workload: RecordedWorkload) -> bool:
-    """Whether events tell all that befalls a workload: not yet sessions, stop tokens, pauses, drafts, other kinds of models."""
-    config = workload.config
-    stops = any(one.stop_token_ids or one.resumable for one in workload.requests)
-    is_other = config.is_encoder_decoder or config.mm_encoder_only or config.speculative_method != "none"
-    return not (workload.updates or workload.pauses or stops or is_other)
+def beyond(workload: RecordedWorkload) -> list[str]:
+    """What befalls a workload that events do not tell in full, in the words of `EngineStarted.beyond`."""
+    config, requests = workload.config, workload.requests
+    found = {
+        "sessions": bool(workload.updates) or any(one.resumable for one in requests),
+        "stops": any(one.stop_token_ids for one in requests),
+        "pauses": bool(workload.pauses),
+        "drafts": config.speculative_method != "none" or config.mamba_block_aligned_split,
+        "transfers": config.kv_role is not None,
+        "pull": workload.ec is not None,
+        "cross attention": config.is_encoder_decoder,
+        "encoding alone": config.mm_encoder_only,
+    }
+    return [name for name, is_there in found.items() if is_there]
 
 
 def tell_recorded(workload: RecordedWorkload, sink: Sink) -> None:
@@ -191,23 +206,32 @@ def tell_play(
         most_steps: Where to stop at the latest.
     """
     play, teller = make_play(workload), StepTeller(workload, system, sink)
-    known = {request.request_id: [*request.prompt_token_ids] for request in workload.requests}
+    requests = {request.request_id: request for request in workload.requests}
+    known = {name: [*request.prompt_token_ids] for name, request in requests.items()}
 
-    def sample(name: str, _num_drafts: int) -> list[int]:
+    def sample(name: str, num_drafts: int) -> list[int]:
+        """What greedy decoding says next; of drafts about every second is right."""
         tokens = known[name]
-        tokens.append(next_token(tokens))
-        return tokens[-1:]
+        stops = requests[name].stop_token_ids
+        fresh = [next_token(tokens, stops)]
+        while len(fresh) <= num_drafts and sum(tokens[-3:]) % 2:
+            fresh.append(next_token([*tokens, *fresh], stops))
+        tokens += fresh
+        return fresh
 
+    num_drafts = workload.config.num_speculative_tokens
     alive: list[str] = []
-    number = 0
-    while number < most_steps:
+    number = num_idle = 0
+    latest = _latest(workload)
+    while number < most_steps and num_idle < MOST_IDLE_STEPS:
         teller.before(number)
         try:
-            step = play.step(number, sample)
+            step = play.step(number, sample, lambda name: max(0, num_drafts - len(known[name]) % 3))
         except Exception as error:  # noqa: BLE001 - whatever an engine dies of is a finding
             sink(EngineDied(number, INSTANCE, f"{type(error).__name__}: {error}"))
             return
         teller.after(number, step)
+        num_idle = 0 if step["num_scheduled_tokens"] or number < latest else num_idle + 1
         number += 1
         alive = [*step["running"], *step["waiting"]]
         if not alive and play.is_idle:
@@ -215,12 +239,20 @@ def tell_play(
     teller.end(number, alive)
 
 
-def next_token(tokens: Sequence[int]) -> int:
-    """A token from 1 to 3 that follows from all before it."""
-    return (sum(tokens) * 31 + len(tokens) * 17) % 97 % 3 + 1
+def _latest(workload: RecordedWorkload) -> int:
+    """The last step in which something comes from outside."""
+    incidents = (workload.aborts, workload.late_aborts, workload.resets, workload.pauses)
+    inputs = [one.arrival_step for one in (*workload.requests, *workload.updates)]
+    return max([0, *inputs, *(step for some in incidents for step, _ in some)])
 
 
-def _started(config: RecordedConfig, system: str) -> EngineStarted:
+def next_token(tokens: Sequence[int], stops: Sequence[int] = ()) -> int:
+    """A token that follows from all before it: from 1 to 3, or now and then one that ends the output."""
+    number = (sum(tokens) * 31 + len(tokens) * 17) % 97
+    return stops[0] if stops and number < 9 else number % 3 + 1
+
+
+def _started(config: RecordedConfig, system: str, beyond: Sequence[str]) -> EngineStarted:
     largest = config.max_tokens_per_mm_item
     return EngineStarted(
         0,
@@ -238,6 +270,7 @@ def _started(config: RecordedConfig, system: str) -> EngineStarted:
         config.uses_mrope,
         config.disable_chunked_mm_input,
         config.ec_role or "none",
+        beyond,
     )
 
 
@@ -254,6 +287,12 @@ def _queued(number: int, request: RecordedRequest) -> RequestQueued:
         request.adapter,
         request.num_remote_tokens,
     )
+
+
+def _input(number: int, update: RecordedUpdate) -> InputQueued:
+    items = [_item(one) for one in update.mm_features]
+    tokens = update.prompt_token_ids
+    return InputQueued(number, INSTANCE, update.request_id, len(tokens), update.max_tokens, items, tokens)
 
 
 def _item(item: RecordedItem) -> ItemInfo:

@@ -40,7 +40,7 @@ def test_the_list(epdsim):
     called = epdsim("check", "--list", "-p", "MMC")
     assert called.code == 0
     assert "MMC-MIRROR" in called.out
-    assert "not yet" in called.out
+    assert "yes" in called.out
 
 
 def test_wrong_words(epdsim):

@@ -1,0 +1,43 @@
+"""Cases that are the random workloads of the live comparison: all modes in turn, a seed each."""
+
+from __future__ import annotations
+
+from itertools import count, islice
+
+from epdsim.sut.cases import EngineCase
+from epdsim.sut.probe import events_of
+from epdsim.sut.schedule_modes import default_modes
+from epdsim.sut.schedule_records import RecordedWorkload
+from epdsim.sut.schedule_workloads import schedule_workload
+from epdsim.sut.systems import SystemUnderTest
+from epdsim.testing.hunt import Collector, Exploration
+
+SEEDS = 1000
+"""Seeds of a mode that one seed of an exploration may come to."""
+
+
+def modes(name: str, *, weight: float = 1.0) -> Exploration:
+    """Random workloads of every mode that the system's release is compared in.
+
+    Args:
+        name: For messages.
+        weight: Share of the budget.
+    """
+
+    def run(collector: Collector, system: SystemUnderTest, number: int, budget: int) -> None:
+        names = default_modes(system.release)
+        drawn = ((mode, seed) for seed in count(number * SEEDS) for mode in names)
+        for mode, seed in islice(drawn, budget):
+            workload = schedule_workload(mode, seed, system.release).workload
+            if is_servable(workload):
+                collector.take(EngineCase(workload), events_of(EngineCase(workload), system))
+
+    return Exploration(name, "engine", run, weight)
+
+
+def is_servable(workload: RecordedWorkload) -> bool:
+    """Whether no item that must stay whole is longer than what a request may compute in a step."""
+    config = workload.config
+    inputs = (*workload.requests, *workload.updates)
+    longest = max((item.length for one in inputs for item in one.mm_features), default=0)
+    return not (config.disable_chunked_mm_input and 0 < config.long_prefill_token_threshold < longest)
