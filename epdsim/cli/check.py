@@ -140,15 +140,15 @@ class _Progress:
 def _tell(title: str, verdicts: list[dict[str, Any]]) -> None:
     from epdsim.report.table import print_table
 
-    rows = [
-        (one["id"], one["outcome"], f"{one.get('num_reached', 0):,}", one.get("replay") or one.get("reason", _cut(one)))
-        for one in verdicts
-    ]
+    rows: list[tuple[str, ...]] = []
     for one in verdicts:
-        for line in one.get("story", ()):
-            typer.echo(line)
-        if "story" in one:
-            typer.echo("")
+        stories = one.get("stories", ())
+        notes = [story["replay"] for story in stories] or [one.get("reason", _cut(one))]
+        rows.append((one["id"], one["outcome"], f"{one.get('num_reached', 0):,}", notes[0]))
+        rows += [("", "", "", note) for note in notes[1:]]
+        for story in stories:
+            for line in (*story["lines"], ""):
+                typer.echo(line.rstrip())
     print_table(title, ["property", "verdict", "reached", ""], rows)
 
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from epdsim.core.errors import InputError
 from epdsim.core.items import MediaFeature, MediaItem
 from epdsim.core.releases.dialects import named
+from epdsim.core.rules import Dialect
 from epdsim.core.slots import Rendered
 from epdsim.sut.caches import CachesUnderTest, ReferenceCaches
 from epdsim.sut.schedule_ec import FarSide
@@ -93,9 +94,13 @@ MakeSystem = Callable[[str | None], SystemUnderTest]
 
 def reference(dialect: str | None = None) -> SystemUnderTest:
     """The model: the ideal, or a release by its dialect."""
+    return reference_of(named(dialect or "ideal"))
+
+
+def reference_of(rules: Dialect) -> SystemUnderTest:
+    """The model with any rules."""
     from epdsim.sut.reference import ReferenceProtocol, reference_engine  # noqa: PLC0415 - torch and pydantic load slowly
 
-    rules = named(dialect or "ideal")
     release = rules.name.removeprefix("vllm-") if rules.replacements else "0.32"
     return SystemUnderTest(
         "reference",

@@ -31,8 +31,8 @@ from epdsim.sut.schedule_records import RecordedConfig, RecordedItem, RecordedRe
 
 INSTANCE = "engine-0"
 MOST_STEPS = 600
-"""Steps after which a run that does not end is cut."""
-MOST_IDLE_STEPS = 100
+"""Steps after which a run that does not end is cut, beside one for each token that is asked for."""
+MOST_IDLE_STEPS = 60
 """Steps without a token, with nothing more to come from outside, after which a run does not go on: no wait is that long."""
 
 _WITHOUT_POSITION_FIELDS = ("audio",)
@@ -192,7 +192,7 @@ def tell_play(
     make_play: Callable[[RecordedWorkload], Play[Any]],
     system: str,
     sink: Sink,
-    most_steps: int = MOST_STEPS,
+    most_steps: int | None = None,
 ) -> None:
     """Play a workload to an engine until everybody has been served, and tell what it decides.
 
@@ -203,7 +203,7 @@ def tell_play(
         make_play: Which engine.
         system: Whose it is, in words.
         sink: Takes the events.
-        most_steps: Where to stop at the latest.
+        most_steps: Where to stop at the latest; by default `MOST_STEPS` and a step for each token that is asked for.
     """
     play, teller = make_play(workload), StepTeller(workload, system, sink)
     requests = {request.request_id: request for request in workload.requests}
@@ -223,6 +223,8 @@ def tell_play(
     alive: list[str] = []
     number = num_idle = 0
     latest = _latest(workload)
+    if most_steps is None:
+        most_steps = MOST_STEPS + sum(one.max_tokens for one in (*workload.requests, *workload.updates))
     while number < most_steps and num_idle < MOST_IDLE_STEPS:
         teller.before(number)
         try:

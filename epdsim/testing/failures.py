@@ -116,7 +116,11 @@ def _options(case: Case) -> list[str]:
     """The settings of a case in a line."""
     if isinstance(case, EngineCase):
         config = msgspec.to_builtins(case.workload.config)
-        told = ", ".join(f"{key} {value}" for key, value in config.items() if key not in ("vllm", "seed"))
+        # What is off and what nobody comes near is of no interest.
+        config = {
+            key: value for key, value in config.items() if value not in (False, None, 0, "none") and key not in _SILENT
+        }
+        told = ", ".join(f"{key} {value}" if value is not True else key for key, value in config.items())
         return [f"Settings: {told}"]
     if isinstance(case, MirrorCase):
         return [f"A mirrored cache of {case.capacity_bytes} bytes a side"]
@@ -124,6 +128,10 @@ def _options(case: Case) -> list[str]:
         told = f"{case.size_bytes} bytes, objects of up to {case.max_object_bytes}, {case.num_readers} readers"
         return [f"A ring of {told}"]
     return ["A request to the validator" if isinstance(case, CheckCase) else "A call of the protocol's functions"]
+
+
+_SILENT = ("vllm", "mode", "seed", "max_model_len")
+"""Settings that a story does not tell."""
 
 
 def find_failure(identifier: str | Path, folder: Path = FOLDER) -> Path | None:

@@ -6,20 +6,23 @@ on the case alone and so costs the same whoever drew it.
 
 from __future__ import annotations
 
+import re
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import HypothesisWarning
 
-from epdsim.events import Event
+from epdsim.events import EngineStarted, Event
 from epdsim.spec import JUDGED, Judge, Property, Verdict
 from epdsim.sut.cases import Case
 from epdsim.sut.probe import events_of
 from epdsim.sut.systems import SystemUnderTest
+from epdsim.testing.blame import rules_behind
 from epdsim.testing.failures import Found
 from epdsim.testing.reduction import Effort, reduced, size_of
 
@@ -30,6 +33,8 @@ _LEAST_SECONDS = 1.0
 """What each may take even when no time is left, so that none says nothing."""
 MOST_ATTEMPTS = 400
 """Cases that a reduction tries."""
+MOST_ALIKE, MOST_STORIES = 3, 8
+"""Violations of a property that are kept where the same is wrong, and stories of it that are told."""
 
 
 class TimeIsOverError(BaseException):
@@ -44,7 +49,7 @@ class Collector:
         properties: To judge.
         ends_at: When to stop, on `time.monotonic`'s clock; None for never.
         verdicts: So far.
-        found: The smallest violation so far, by property.
+        found: The smallest violations so far, by property and then by what is wrong in them.
         num_cases: Taken so far.
         is_cut: Whether it stopped before all cases had come.
     """
@@ -52,7 +57,7 @@ class Collector:
     properties: Sequence[Property]
     ends_at: float | None = None
     verdicts: dict[str, Verdict] = field(default_factory=dict[str, Verdict])
-    found: dict[str, Found] = field(default_factory=dict[str, Found])
+    found: dict[str, dict[str, list[Found]]] = field(default_factory=dict[str, dict[str, list[Found]]])
     num_cases: int = 0
     is_cut: bool = False
 
@@ -67,13 +72,31 @@ class Collector:
             judging(event)
         self.num_cases += 1
         for name, verdict in judging.verdicts().items():
-            known = self.found.get(name)
-            if verdict.num_broken and (known is None or size_of(case) < size_of(known.case)):
-                self.found[name] = Found(name, case, events, verdict)
+            if verdict.num_broken:
+                self._keep(Found(name, case, events, verdict))
             self.verdicts.setdefault(name, Verdict(name)).add(verdict)
         if self.ends_at is not None and time.monotonic() > self.ends_at:
             self.is_cut = True
             raise TimeIsOverError
+
+    def _keep(self, found: Found) -> None:
+        alike = self.found.setdefault(found.property_id, {}).setdefault(kind_of(found), [])
+        alike.append(found)
+        alike.sort(key=lambda one: size_of(one.case))
+        del alike[MOST_ALIKE:]
+
+
+def kind_of(found: Found) -> str:
+    """What is wrong in a violation, in words without names and numbers, and what is beyond the engine's events."""
+    assert found.verdict.first is not None, "it is violated"
+    told = re.sub(r"\b([a-z]+-)?[a-z]?\d+\b", "N", found.verdict.first.told)
+    told = re.sub(r"N(, N)+", "N", told)
+    return f"{told} {' '.join(beyond_of(found))}"
+
+
+def beyond_of(found: Found) -> Sequence[str]:
+    """What befell the engine that events do not tell in full."""
+    return next((event.beyond for event in found.events if isinstance(event, EngineStarted)), ())
 
 
 Run = Callable[[Collector, SystemUnderTest, int, int], None]
@@ -149,6 +172,20 @@ def quiet_settings(budget: int) -> settings:
     )
 
 
+class Story(NamedTuple):
+    """A violation made small.
+
+    Attributes:
+        found: The violation.
+        exploration: Where it was found.
+        rules: Rules of the release that it hangs on, as `rules_behind` has it.
+    """
+
+    found: Found
+    exploration: str
+    rules: tuple[str, ...] | None
+
+
 Progress = Callable[[str], None]
 """Told in few words what is done just now."""
 
@@ -202,10 +239,55 @@ class Hunter:
         Raises:
             KeyError: The exploration found no violation of it.
         """
-        found = self.explored(exploration).found[property_id]
-        (one,) = (one for one in self._properties if one.id == property_id)
-        self._progress(f"making the story of {property_id} short")
-        return reduced(found, one, self.system, Effort(MOST_ATTEMPTS, self._until(_SHARE_OF_REDUCTION)))
+        found = min(self._candidates(exploration, property_id), key=lambda one: size_of(one.case))
+        return self._reduced(found)
+
+    def stories(self, explorations: Sequence[Exploration], property_id: str) -> list[Story]:
+        """The small runs that violate a property, one for each rule of the release that they hang on or thing that is wrong.
+
+        What the explorations found is looked at from the smallest on, until enough stories are told or there is no time.
+        """
+        candidates = [
+            (one, exploration.name)
+            for exploration in explorations
+            for one in self._candidates(exploration, property_id)
+        ]
+        candidates.sort(key=lambda one: size_of(one[0].case))
+        stories: dict[Hashable, Story] = {}
+        seen: set[Hashable] = set()
+        for found, name in candidates:
+            if stories and (len(stories) == MOST_STORIES or self._is_over()):
+                break
+            if self._key(found) in seen:
+                continue
+            small = self._reduced(found)
+            rules = self._rules_behind(small)
+            key = rules or kind_of(small)
+            seen |= {self._key(found), key}
+            if key not in stories or size_of(small.case) < size_of(stories[key].found.case):
+                stories[key] = Story(small, name, rules)
+        return list(stories.values())
+
+    def _candidates(self, exploration: Exploration, property_id: str) -> list[Found]:
+        kinds = self.explored(exploration).found.get(property_id, {})
+        return [one for alike in kinds.values() for one in alike]
+
+    def _key(self, found: Found) -> Hashable:
+        return self._rules_behind(found) or kind_of(found)
+
+    def _rules_behind(self, found: Found) -> tuple[str, ...] | None:
+        return rules_behind(found.case, self._property(found.property_id), self.system)
+
+    def _reduced(self, found: Found) -> Found:
+        self._progress(f"making a story of {found.property_id} short")
+        effort = Effort(MOST_ATTEMPTS, self._until(_SHARE_OF_REDUCTION))
+        return reduced(found, self._property(found.property_id), self.system, effort)
+
+    def _property(self, property_id: str) -> Property:
+        return next(one for one in self._properties if one.id == property_id)
+
+    def _is_over(self) -> bool:
+        return self._ends_at is not None and time.monotonic() > self._ends_at
 
     def _until(self, share: float) -> float | None:
         """When something ends that may take a share of the time that is left."""

@@ -36,8 +36,11 @@ def modes(name: str, *, weight: float = 1.0) -> Exploration:
 
 
 def is_servable(workload: RecordedWorkload) -> bool:
-    """Whether no item that must stay whole is longer than what a request may compute in a step."""
+    """Whether each item that must stay whole fits into a chunk; where chunks end at blocks too there may be no such chunk."""
     config = workload.config
+    if not config.disable_chunked_mm_input:
+        return True
     inputs = (*workload.requests, *workload.updates)
     longest = max((item.length for one in inputs for item in one.mm_features), default=0)
-    return not (config.disable_chunked_mm_input and 0 < config.long_prefill_token_threshold < longest)
+    threshold = config.long_prefill_token_threshold
+    return not config.mamba_block_aligned_split and (not threshold or threshold >= longest)

@@ -97,7 +97,8 @@ def epd(epd_session: Session, record_property: Any) -> Any:
         verdict = epd_session.check(property_id, explorations)
         record_property(RECORD, verdict)
         if verdict["outcome"] == "violated":
-            pytest.fail("\n".join(verdict["story"]), pytrace=False)
+            lines = [line for one in verdict["stories"] for line in (*one["lines"], "")]
+            pytest.fail("\n".join(lines[:-1]), pytrace=False)
         if verdict["outcome"] == "inconclusive":
             pytest.fail(verdict["reason"], pytrace=False)
 

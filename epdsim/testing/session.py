@@ -9,7 +9,7 @@ from typing import Any
 from epdsim.spec import REGISTER, Outcome, Property, Verdict
 from epdsim.sut.systems import find_system
 from epdsim.testing.failures import FOLDER, keep, told_failure
-from epdsim.testing.hunt import Exploration, Hunter, Progress
+from epdsim.testing.hunt import Exploration, Hunter, Progress, Story
 
 
 class Session:
@@ -52,21 +52,19 @@ class Session:
         return ""
 
     def check(self, property_id: str, explorations: Sequence[Exploration]) -> dict[str, Any]:
-        """The verdict of a property, as plain data; a violation is made small and kept."""
+        """The verdict of a property, as plain data; violations are made small and kept, one for each rule that they hang on."""
         total = Verdict(property_id)
         told: dict[str, Any] = {"id": property_id}
-        violated: Exploration | None = None
+        explorations = [one for one in explorations if self.hunter.can(one)]
         for exploration in explorations:
-            if violated is None and self.hunter.can(exploration):
-                explored = self.hunter.explored(exploration)
-                verdict = explored.verdicts.get(property_id, Verdict(property_id))
-                total.add(verdict)
-                violated = exploration if verdict.num_broken else None
-                if explored.is_cut:
-                    told["is_cut"] = True
+            explored = self.hunter.explored(exploration)
+            total.add(explored.verdicts.get(property_id, Verdict(property_id)))
+            if explored.is_cut:
+                told["is_cut"] = True
         told |= {"outcome": str(total.outcome), "num_reached": total.num_reached}
-        if violated is not None:
-            return told | self._story(property_id, violated)
+        if total.outcome is Outcome.VIOLATED:
+            stories = [self._kept(one) for one in self.hunter.stories(explorations, property_id)]
+            return told | {"stories": stories, "replay": stories[0]["replay"]}
         if total.outcome is Outcome.INCONCLUSIVE:
             told["reason"] = f"inconclusive: no case reached its premise ({REGISTER[property_id].sometimes})"
         return told
@@ -83,18 +81,38 @@ class Session:
         )
         return told_failure(hunter.smallest(exploration, canary.id))
 
-    def _story(self, property_id: str, exploration: Exploration) -> dict[str, Any]:
-        found = self.hunter.smallest(exploration, property_id)
+    def _kept(self, story: Story) -> dict[str, Any]:
+        """A violation kept, as plain data."""
+        found = story.found
         identifier = keep(
             found,
             system=self.sut,
             dialect=self.dialect,
             version=self.system.version,
             seed=self.hunter.seed,
-            exploration=exploration.name,
+            exploration=story.exploration,
             folder=self.folder,
         )
         replay = f"epdsim replay {identifier}"
         assert found.verdict.first is not None, "it is violated"
-        story = [*told_failure(found), "", f"found in {self.system.title}, seed {self.hunter.seed}; again: {replay}"]
-        return {"story": story, "failure": identifier, "replay": replay, "told": found.verdict.first.told}
+        lines = [
+            *told_failure(found),
+            "",
+            _behind(story),
+            f"found in {self.system.title}, seed {self.hunter.seed}; again: {replay}",
+        ]
+        return {
+            "lines": [one for one in lines if one is not None],
+            "failure": identifier,
+            "replay": replay,
+            "told": found.verdict.first.told,
+            "rules": story.rules,
+        }
+
+
+def _behind(story: Story) -> str | None:
+    """What the model says of it."""
+    if story.rules is None:
+        return "the model of the release does not do this: it is new to it"
+    plural = "s" if len(story.rules) > 1 else ""
+    return f"the model does it too, by its rule{plural} {' and '.join(story.rules)}" if story.rules else None

@@ -92,6 +92,35 @@ def plainer_settings(workload: RecordedWorkload) -> Iterator[RecordedWorkload]:
         yield _with(workload, config=_with(config, max_num_batched_tokens=_ROOMY))
 
 
+def fewer_features(workload: RecordedWorkload) -> Iterator[RecordedWorkload]:
+    """No drafts, no aligned chunks, no KV transfers, no stop tokens; a session that is an ordinary request."""
+    config, requests = workload.config, workload.requests
+    if config.speculative_method != "none":
+        yield _with(workload, config=_with(config, **_NO_DRAFTS))
+    if config.mamba_block_aligned_split:
+        yield _with(workload, config=_with(config, mamba_block_aligned_split=False))
+    if config.kv_role is not None or any(one.num_remote_tokens for one in requests):
+        alone = [_with(one, kv=None, num_remote_tokens=0) for one in requests]
+        yield _with(workload, config=_with(config, kv_role=None, kv_load_failure_policy=None), requests=alone)
+    if any(one.stop_token_ids for one in (*requests, *workload.updates)):
+        changes = {
+            name: [_with(one, stop_token_ids=[]) for one in getattr(workload, name)] for name in ("requests", "updates")
+        }
+        yield _with(workload, **changes)
+    for place, request in enumerate(requests):
+        if request.resumable:
+            others = [one for one in workload.updates if one.request_id != request.request_id]
+            yield _with(_replaced(workload, place, _with(request, resumable=False)), updates=others)
+
+
+_NO_DRAFTS: dict[str, Any] = {
+    "speculative_method": "none",
+    "num_speculative_tokens": 0,
+    "parallel_drafting": False,
+    "disable_eagle_block_drop": False,
+}
+
+
 def plainer_requests(workload: RecordedWorkload) -> Iterator[RecordedWorkload]:
     """A request that asks for less: no salt, no adapter, a shorter output, an earlier arrival."""
     for place, request in enumerate(workload.requests):
@@ -150,6 +179,7 @@ def shorter_items(workload: RecordedWorkload) -> Iterator[RecordedWorkload]:
 
 WORKLOAD_STEPS: tuple[Callable[[RecordedWorkload], Iterator[RecordedWorkload]], ...] = (
     fewer_requests,
+    fewer_features,
     fewer_incidents,
     plainer_settings,
     fewer_items,

@@ -20,12 +20,13 @@ def test_a_violation_is_told_kept_and_replayed(epdsim):
     assert called.code == 1
     (verdict,) = json.loads(called.out)["verdicts"]
     assert verdict["outcome"] == "violated"
-    again = epdsim("replay", verdict["failure"])
+    failure = verdict["stories"][0]["failure"]
+    again = epdsim("replay", failure)
     assert again.code == 1
-    assert f"{verdict['failure']} in reference vllm-0.32: STILL FAILS" in again.out
-    kept = Path(".epdsim/failures") / verdict["failure"] / "failure.json"
+    assert f"{failure} in reference vllm-0.32: STILL FAILS" in again.out
+    kept = Path(".epdsim/failures") / failure / "failure.json"
     kept.write_text(kept.read_text().replace('"dialect":"vllm-0.32"', '"dialect":null'))
-    fixed = epdsim("replay", verdict["failure"], "--json")
+    fixed = epdsim("replay", failure, "--json")
     assert (fixed.code, json.loads(fixed.out)["status"]) == (0, "FIXED")
 
 

@@ -17,9 +17,11 @@ from epdsim.sut.probe import events_of
 from epdsim.sut.reference import ReferenceProtocol, reference_engine
 from epdsim.sut.schedule_model import ModelEngine
 from epdsim.sut.systems import SystemUnderTest, find_system
+from epdsim.testing.blame import rules_behind
 from epdsim.testing.failures import Failure, Status, find_failure, keep, replay_failure, told_failure
 from epdsim.testing.hunt import Collector, Hunter, drawn
 from epdsim.testing.machine import machine
+from epdsim.testing.modes import modes
 from epdsim.testing.reduction import Effort, reduced, size_of, violation
 from epdsim.testing.session import Session
 from epdsim.testing.smaller_workloads import WORKLOAD_STEPS
@@ -102,7 +104,8 @@ class TestReduction:
     def test_effort_is_bounded_and_nothing_is_lost(self):
         (one,) = properties_of(["STRIP-AVAIL"])
         system = find_system("reference", "vllm-0.32")
-        found = Hunter(system, budget=150).explored(RESUMES).found["STRIP-AVAIL"]
+        alike = Hunter(system, budget=150).explored(RESUMES).found["STRIP-AVAIL"].values()
+        found = max((one for kind in alike for one in kind), key=lambda one: size_of(one.case))
         same = reduced(found, one, system, Effort(0))
         assert (same.case, same.verdict.first) == (found.case, found.verdict.first)
         assert reduced(found, one, system, Effort(10**6, ends_at=0.0)).case == found.case
@@ -136,6 +139,28 @@ class TestReduction:
         assert 1 <= hunter.explored(PROMPTS).num_cases < 10_000
         assert said[0] == "exploring prompts"
         assert said[1].startswith("prompts: stopped after ")
+
+
+class TestRulesBehind:
+    def test_the_rule_is_named(self, lost):
+        (one,) = properties_of(["STRIP-AVAIL"])
+        for release in ("vllm-0.32", "vllm-0.29"):
+            assert rules_behind(lost.case, one, find_system("reference", release)) == ("strip.resumed",)
+
+    def test_what_the_model_does_not_do_is_new(self, lost):
+        (one,) = properties_of(["STRIP-AVAIL"])
+        assert rules_behind(lost.case, one, find_system("reference", "vllm-0.28")) is None
+        assert rules_behind(lost.case, one, SystemUnderTest("fork", "1", "9.9.0")) is None
+
+    def test_stories_differ_in_what_is_behind_them(self):
+        """Two rules let somebody wait for ever; each has its story."""
+        hunter = Hunter(find_system("reference", "vllm-0.32"), budget=150)
+        stories = hunter.stories([modes("modes", weight=3)], "LIVE-PROG")
+        behind = [story.rules for story in stories]
+        assert len(behind) == len(set(behind)) >= 2
+        assert {("sessions.give_way",), ("scheduler.drafter_passed",)} <= set(behind)
+        for story in stories:
+            assert len(lines_of(told_failure(story.found))) <= MOST_LINES
 
 
 class TestMachine:
@@ -204,8 +229,10 @@ class TestSession:
         session = Session(dialect="vllm-0.32", budget=40, folder=tmp_path)
         violated = session.check("SLOT-ACCEPT", [PROMPTS])
         assert violated["outcome"] == "violated"
-        assert violated["replay"] == f"epdsim replay {violated['failure']}"
-        assert find_failure(violated["failure"], tmp_path) is not None
+        (story,) = violated["stories"]
+        assert violated["replay"] == story["replay"] == f"epdsim replay {story['failure']}"
+        assert story["rules"] == ("slots.metadata_table",)
+        assert find_failure(story["failure"], tmp_path) is not None
         assert session.check("SLOT-RT", [PROMPTS])["outcome"] == "holds"
         silent = session.check("SLOT-FALLBACK", [PROMPTS])
         assert silent["outcome"] == "inconclusive"

@@ -53,7 +53,7 @@ def test_verdicts_stories_and_report(run, pytester):
     assert {one["id"]: one["outcome"] for one in report["verdicts"]} == {
         "SLOT-ACCEPT": "violated", "SLOT-FALLBACK": "inconclusive", "SLOT-RT": "holds",
     }  # fmt: skip
-    failure = next(one["failure"] for one in report["verdicts"] if one["outcome"] == "violated")
+    failure = next(one["stories"][0]["failure"] for one in report["verdicts"] if one["outcome"] == "violated")
     assert (pytester.path / ".epdsim" / "failures" / failure / "case.json").is_file()
 
 
