@@ -20,6 +20,7 @@ from epdsim.cli.plan import plan
 from epdsim.cli.record import record
 from epdsim.cli.replay import replay
 from epdsim.cli.run import run
+from epdsim.cli.soak import soak
 from epdsim.cli.trace import trace
 from epdsim.cli.validate import validate
 from epdsim.core.errors import EpdsimError
@@ -37,6 +38,7 @@ app.command()(plan)
 app.command()(compare)
 app.command()(validate)
 app.command()(check)
+app.command()(soak)
 app.command()(judge)
 app.command()(replay)
 app.command()(record)

@@ -26,7 +26,7 @@ Options:
 
 Commands:
 """
-VERBS = ["run", "plan", "compare", "validate", "check", "judge", "replay", "record", "calibrate"]
+VERBS = ["run", "plan", "compare", "validate", "check", "soak", "judge", "replay", "record", "calibrate"]
 
 
 def in_process_of_its_own(*words, cwd, **environment):
@@ -41,7 +41,7 @@ def test_help_says_what_it_is_and_names_every_verb(epdsim):
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith(HELP)
     commands = done.out.removeprefix(HELP).splitlines()
-    assert [line.split()[0] for line in commands] == VERBS
+    assert [line.split()[0] for line in commands] == [*VERBS, "trace"]
     assert all(line.endswith(".") and "..." not in line for line in commands), "each is told in a whole sentence"
     assert epdsim("-h") == done
     nothing_asked = epdsim()
