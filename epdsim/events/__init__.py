@@ -19,6 +19,7 @@ from epdsim.events.caches import (
 )
 from epdsim.events.engine import (
     CacheReset,
+    EncoderFed,
     EngineDied,
     EngineStarted,
     EngineStopped,
@@ -75,6 +76,7 @@ __all__ = [
     "EcLoaded",
     "EncodeFinished",
     "EncodeRunFinished",
+    "EncoderFed",
     "EngineDied",
     "EngineStarted",
     "EngineStopped",

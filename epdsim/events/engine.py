@@ -1,7 +1,7 @@
 """What one engine tells of its steps, beside the events that a fleet has too (`Admitted`, `Preempted`, `StepPlanned`).
 
-In the order of a step: what arrives, leaves or is reset; `Preempted`; `Admitted`; `PayloadsSent`; `StepPlanned`; `Gathered`;
-`StepYielded`; `RequestFinished`. A system that does not tell an event leaves those properties undecided that need it.
+In the order of a step: what arrives, leaves or is reset; `Preempted`; `Admitted`; `PayloadsSent`; `StepPlanned`; `EncoderFed`;
+`Gathered`; `StepYielded`; `RequestFinished`. A system that does not tell an event leaves those properties undecided that need it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class EngineStarted(Event, frozen=True):
         num_gpu_blocks: KV blocks, the null block among them; 0 when it is not told.
         beyond: What befalls it that its events do not tell in full, for example `"sessions"`; only properties that cope with
             all of it are judged.
+        has_workers: Whether workers take its steps, and what they are fed and gather is told.
     """
 
     is_detail: ClassVar[bool] = True
@@ -43,6 +44,7 @@ class EngineStarted(Event, frozen=True):
     disable_chunked_mm_input: bool = False
     ec_role: str = "none"
     beyond: Sequence[str] = ()
+    has_workers: bool = False
 
 
 class ItemInfo(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -142,12 +144,25 @@ class PayloadsSent(Event, frozen=True):
     payloads: Mapping[int, str]
 
 
+class EncoderFed(Event, frozen=True):
+    """A worker's encoder is to run on an item, of which the worker holds what `payload` says, in the words of `Admitted`."""
+
+    is_detail: ClassVar[bool] = True
+
+    request_id: str
+    index: int
+    payload: str
+
+
 class Gathered(Event, frozen=True):
     """A worker reads embeddings of an item for the tokens `[start, end)` of the prompt.
 
     Attributes:
         index: The item's, in its request.
         is_resident: Whether its encoder cache held the embeddings.
+        places: Tokens of the prompt that take one, where that is told.
+        rows: The row of the entry that each of them takes.
+        is_own: Whether the entry was made of that item, as far as anybody can tell.
     """
 
     is_detail: ClassVar[bool] = True
@@ -157,6 +172,9 @@ class Gathered(Event, frozen=True):
     start: int
     end: int
     is_resident: bool
+    places: Sequence[int] = ()
+    rows: Sequence[int] = ()
+    is_own: bool = True
 
 
 class StepYielded(Event, frozen=True):

@@ -17,6 +17,7 @@ from epdsim.events.base import Event
 from epdsim.events.caches import MediaCachesSeen, MediaHandedOver, RingRead, RingSeen, RingSent
 from epdsim.events.engine import (
     CacheReset,
+    EncoderFed,
     EngineDied,
     EngineStarted,
     EngineStopped,
@@ -272,6 +273,7 @@ AnyEvent = (
     | RequestAborted
     | CacheReset
     | PayloadsSent
+    | EncoderFed
     | Gathered
     | InputQueued
     | StepYielded

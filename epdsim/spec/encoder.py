@@ -9,7 +9,7 @@ from epdsim.spec.engine_state import EngineState
 from epdsim.spec.property import BEYOND, Broken, Finding, Property, Reached
 
 
-def _gathers(event: StepPlanned, engine: EngineState) -> Iterator[tuple[str, int]]:
+def gathers(event: StepPlanned, engine: EngineState) -> Iterator[tuple[str, int]]:
     """Requests and items whose embeddings the step's chunks need; none for an engine that computes no prompt."""
     if engine.started is None or engine.started.ec_role == "producer":
         return
@@ -33,7 +33,7 @@ def enc_hit(event: Event, engine: EngineState) -> Iterator[Finding]:
             )
     if not isinstance(event, StepPlanned):
         return
-    for request_id, index in _gathers(event, engine):
+    for request_id, index in gathers(event, engine):
         item = engine.requests[request_id].items[index]
         if index not in event.scheduled_encoder_inputs.get(request_id, ()):
             yield Reached(f"{request_id} gathers {item.identifier}, which another step or request encoded")
@@ -48,9 +48,14 @@ def enc_hit(event: Event, engine: EngineState) -> Iterator[Finding]:
 
 def enc_key(event: Event, engine: EngineState) -> Iterator[Finding]:
     """ENC-KEY."""
+    if isinstance(event, Gathered) and not event.is_own:
+        yield Broken(
+            f"a worker gathers for item {event.index} of {event.request_id} an embedding that was made of something else",
+            (event.request_id,),
+        )
     if not isinstance(event, StepPlanned):
         return
-    for request_id, index in _gathers(event, engine):
+    for request_id, index in gathers(event, engine):
         item = engine.requests[request_id].items[index]
         others = {
             other.num_embeds

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from epdsim.core.errors import InputError
 from epdsim.spec import caches, content, ecv, encoder, simulator, slots, stated, steps, strip
 from epdsim.spec.property import Property
+from epdsim.spec.splice import SPLICE_EQ
 
 FAMILIES: Mapping[str, tuple[str, Sequence[Property]]] = {
     "slots": ("Slots: tables that are complete", slots.PROPERTIES),
@@ -15,7 +16,7 @@ FAMILIES: Mapping[str, tuple[str, Sequence[Property]]] = {
     "encoder": ("Encoder cache and isolation", encoder.PROPERTIES),
     "steps": ("Steps, blocks and progress", steps.PROPERTIES),
     "content": ("KV content", content.PROPERTIES),
-    "positions": ("Positions and splicing", stated.POSITIONS),
+    "positions": ("Positions and splicing", (*stated.POSITIONS, SPLICE_EQ)),
     "caches": ("Media caches", caches.PROPERTIES),
     "identity": ("Identity", stated.IDENTITY),
     "embeddings": ("Hand-over of embeddings", stated.EMBEDDINGS),

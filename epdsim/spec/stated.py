@@ -86,16 +86,6 @@ POSITIONS = (
         "tested on the model in tests/property/test_positions_laws.py; STRIP-META says that a strip leaves the fields",
         "vLLM PR 53456",
     ),
-    _stated(
-        "SPLICE-EQ",
-        "As many embeddings are spliced as the span takes, in order, for every chunking.",
-        "The merge ends the engine, or puts a picture's rows at the wrong tokens.",
-        "engine",
-        "ENC-HIT and ENC-KEY judge presence and count per step; of the rows that a worker reads nothing tells yet",
-        "vLLM PRs 54548, 30475",
-        "sglang PRs 35799, 36595, 26737",
-        "vllm-ascend issue 6934",
-    ),
 )
 SESSIONS = (
     _stated(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from epdsim.events import Admitted, Event, FeaturesStripped, StepPlanned, StrippedItem
+from epdsim.events import Admitted, EncoderFed, Event, FeaturesStripped, StepPlanned, StrippedItem
 from epdsim.spec.engine_state import PAYLOADS, EngineState
 from epdsim.spec.property import Broken, Finding, Property, Reached
 
@@ -17,6 +17,13 @@ def strip_avail(event: Event, engine: EngineState) -> Iterator[Finding]:
             item = known.items[known.reopened[0]]
             yield Reached(
                 f"{event.request_id} resumes, and {item.identifier}, stripped before, is not covered any more"
+            )
+    if isinstance(event, EncoderFed) and (known := engine.requests.get(event.request_id)) is not None:
+        item = known.items[event.index]
+        if event.payload not in PAYLOADS and item.payload in PAYLOADS:
+            yield Broken(
+                f"a worker is to encode {item.identifier} for {event.request_id} and holds {_held(event.payload)}",
+                (event.request_id, item.identifier),
             )
     if not isinstance(event, StepPlanned):
         return

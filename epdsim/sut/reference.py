@@ -12,6 +12,7 @@ from epdsim.core.strip import strip_covered
 from epdsim.sut.schedule_ec import FarSide
 from epdsim.sut.schedule_model import ModelEngine
 from epdsim.sut.schedule_records import RecordedWorkload
+from epdsim.sut.schedule_workers import WorkedModel, is_workable
 from epdsim.wire import decode_blob, encode_blob, features_from_json, features_to_json, validate_request
 
 
@@ -50,5 +51,10 @@ class ReferenceProtocol:
 
 
 def reference_engine(dialect: Dialect = IDEAL) -> Callable[[RecordedWorkload, FarSide], ModelEngine]:
-    """Builds the model's scheduler."""
-    return lambda workload, far: ModelEngine(workload, far, dialect)
+    """Builds the model's scheduler, with its worker behind it where the worker can take what happens."""
+
+    def make(workload: RecordedWorkload, far: FarSide) -> ModelEngine:
+        kind = WorkedModel if is_workable(workload) else ModelEngine
+        return kind(workload, far, dialect)
+
+    return make

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from epdsim.core.ec.connector import NOTHING_TO_DO, EcStep
 from epdsim.core.plan import TransferReport
@@ -90,6 +90,19 @@ class Engine(Protocol[P]):
         ...
 
 
+@runtime_checkable
+class WorkedEngine(Protocol):
+    """An engine with a worker behind it, which takes every plan in."""
+
+    def yielded(self, tokens: Tokens) -> None:
+        """What the step just planned yields."""
+        ...
+
+    def worked(self) -> Any:
+        """What the worker did in it (`sut.schedule_workers.Worked`); None once it is lost."""
+        ...
+
+
 class Play(Generic[P]):
     """A workload on an engine, step by step.
 
@@ -130,6 +143,11 @@ class Play(Generic[P]):
             self._workers.expect(request)
 
     @property
+    def has_workers(self) -> bool:
+        """Whether the engine tells what workers do."""
+        return isinstance(self.engine, WorkedEngine)
+
+    @property
     def is_idle(self) -> bool:
         """Whether nothing is to come and no step with tokens and no KV transfer is under way."""
         if self.pending or any(tokens for _, _, tokens, _ in self._under_way):
@@ -155,6 +173,9 @@ class Play(Generic[P]):
         scheduled, verified = told["num_scheduled_tokens"], told.pop("num_scheduled_spec_tokens")
         tokens = {name: list(sample(name, verified.get(name, 0))) if name in samples else [] for name in scheduled}
         drafts = {name: propose(name) for name in scheduled} if self._has_drafter and not self._depth else NO_DRAFTS
+        if isinstance(engine, WorkedEngine):
+            engine.yielded(tokens)
+            told["worker"] = engine.worked()
         copies = {"ec_loads": told.pop("ec_loads"), "ec_saves": told.pop("ec_saves")}
         transfers = self._finish(number, plan, tokens, copies, drafts)
         if not self._far.pulls:

@@ -114,14 +114,14 @@ def reference_of(rules: Dialect) -> SystemUnderTest:
 
 def vllm(dialect: str | None = None) -> SystemUnderTest:
     """The installed release of vLLM."""
-    from epdsim.sut.vllm import VllmEngine, installed_version, vllm_caches, vllm_protocol  # noqa: PLC0415 - as above
+    from epdsim.sut.vllm import installed_version, vllm_caches, vllm_engine, vllm_protocol  # noqa: PLC0415 - as above
 
     if dialect is not None:
         raise InputError(
             f"dialect {dialect!r} of vllm", "a real release has no dialect", "install the release that is meant"
         )
     version = installed_version()
-    return SystemUnderTest("vllm", version, version, VllmEngine, vllm_protocol(), vllm_caches())
+    return SystemUnderTest("vllm", version, version, vllm_engine(), vllm_protocol(), vllm_caches())
 
 
 _OWN: Mapping[str, MakeSystem] = {"reference": reference, "vllm": vllm}

@@ -11,9 +11,11 @@ from typing import Any
 from epdsim.events import (
     Admitted,
     CacheReset,
+    EncoderFed,
     EngineDied,
     EngineStarted,
     EngineStopped,
+    Gathered,
     InputQueued,
     ItemInfo,
     PayloadsSent,
@@ -28,6 +30,7 @@ from epdsim.events import (
 )
 from epdsim.sut.schedule_play import Play
 from epdsim.sut.schedule_records import RecordedConfig, RecordedItem, RecordedRequest, RecordedUpdate, RecordedWorkload
+from epdsim.sut.schedule_workers import Worked
 
 INSTANCE = "engine-0"
 MOST_STEPS = 600
@@ -46,9 +49,10 @@ class StepTeller:
         workload: Its settings, requests, aborts and resets, looked at step by step; its steps are not looked at.
         system: Whose scheduler it is.
         sink: Takes the events.
+        has_workers: Whether what workers do is told.
     """
 
-    def __init__(self, workload: RecordedWorkload, system: str, sink: Sink) -> None:
+    def __init__(self, workload: RecordedWorkload, system: str, sink: Sink, *, has_workers: bool = False) -> None:
         self._workload, self._sink = workload, sink
         self._to_come = list(workload.requests)
         self._known: dict[str, RecordedRequest] = {}
@@ -57,7 +61,7 @@ class StepTeller:
         self._left: set[str] = set()
         self._alive: set[str] = set()
         self._beyond = beyond(workload)
-        sink(_started(workload.config, system, self._beyond))
+        sink(_started(workload.config, system, self._beyond, has_workers=has_workers))
 
     def arrives_later(self, request: RecordedRequest) -> None:
         """A request that the workload did not name."""
@@ -118,10 +122,20 @@ class StepTeller:
                 step["finished"],
             )
         )
+        if step.get("worker") is not None:
+            self._worked(number, step["worker"])
         for at, name in self._workload.late_aborts:
             if at == number:
                 self._abort(number, name)
         self._yielded(number, step)
+
+    def _worked(self, number: int, worked: Worked) -> None:
+        for run in worked.runs:
+            self._sink(EncoderFed(number, INSTANCE, run.request_id, run.index, run.held))
+        for one in worked.splices:
+            where = one.request_id, one.index, one.start, one.end
+            is_resident = one.num_rows is not None
+            self._sink(Gathered(number, INSTANCE, *where, is_resident, one.places, one.rows, one.is_own))
 
     def _admit(self, number: int, row: Mapping[str, Any], blocks: Sequence[int], payloads: Sequence[str]) -> None:
         name = row["req_id"]
@@ -205,7 +219,8 @@ def tell_play(
         sink: Takes the events.
         most_steps: Where to stop at the latest; by default `MOST_STEPS` and a step for each token that is asked for.
     """
-    play, teller = make_play(workload), StepTeller(workload, system, sink)
+    play = make_play(workload)
+    teller = StepTeller(workload, system, sink, has_workers=play.has_workers)
     requests = {request.request_id: request for request in workload.requests}
     known = {name: [*request.prompt_token_ids] for name, request in requests.items()}
 
@@ -254,7 +269,7 @@ def next_token(tokens: Sequence[int], stops: Sequence[int] = ()) -> int:
     return stops[0] if stops and number < 9 else number % 3 + 1
 
 
-def _started(config: RecordedConfig, system: str, beyond: Sequence[str]) -> EngineStarted:
+def _started(config: RecordedConfig, system: str, beyond: Sequence[str], *, has_workers: bool) -> EngineStarted:
     largest = config.max_tokens_per_mm_item
     return EngineStarted(
         0,
@@ -273,6 +288,7 @@ def _started(config: RecordedConfig, system: str, beyond: Sequence[str]) -> Engi
         config.disable_chunked_mm_input,
         config.ec_role or "none",
         beyond,
+        has_workers,
     )
 
 

@@ -79,7 +79,9 @@ class EngineMachine(RuleBasedStateMachine):
         self.events: list[Event] = []
         self._known: dict[str, list[int]] = {}
         self._play: Play[Any] = self.system.play(self.workload)
-        self._teller = StepTeller(self.workload, self.system.title, self.events.append)
+        self._teller = StepTeller(
+            self.workload, self.system.title, self.events.append, has_workers=self._play.has_workers
+        )
 
     @precondition(lambda self: len(self.workload.requests) < MOST_REQUESTS)
     @rule(

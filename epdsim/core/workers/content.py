@@ -11,7 +11,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 
-from epdsim.core.items import MediaFeature, MediaItem
+from epdsim.core.items import MediaFeature, MediaItem, PlaceholderRange
 from epdsim.core.positions import MissingFieldError, PositionLayout, PositionScheme, lay_out, spans_from_features
 from epdsim.core.prompt import RunPrompt, TokenPrompt, TokenRun, joined_prompt
 from epdsim.core.request import Request, StreamingUpdate
@@ -126,6 +126,14 @@ def embed_places(feature: MediaFeature) -> list[tuple[int, int]]:
     mask = span.is_embed
     places = range(span.length) if mask is None else [at for at in range(span.length) if mask[at]]
     return [(span.offset + at, index) for index, at in enumerate(places)]
+
+
+def spliced(span: PlaceholderRange, start: int, end: int, num_rows: int) -> tuple[list[int], list[int]]:
+    """Where in the prompt tokens `[start, end)` of a span take embeddings, and which rows of an entry of `num_rows`."""
+    mask = span.is_embed
+    places = [place for place in range(start, end) if mask is None or mask[place - span.offset]]
+    first = span.embeds_before(start - span.offset)
+    return places, list(range(first, min(first + len(places), num_rows)))
 
 
 def held_layout(scheme: PositionScheme, num_tokens: int, features: Sequence[MediaFeature]) -> PositionLayout:

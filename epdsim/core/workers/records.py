@@ -32,6 +32,36 @@ class Violation:
 
 
 @dataclass(frozen=True, slots=True)
+class EncoderRun:
+    """What a worker holds of item `index` when its encoder is to run on it, in the words of `core.strip.payload_kind`."""
+
+    request_id: str
+    index: int
+    held: str
+
+
+@dataclass(frozen=True, slots=True)
+class Splice:
+    """Embeddings of item `index` that a worker splices into the tokens `[start, end)` of the prompt.
+
+    Attributes:
+        places: Tokens of the prompt that take one.
+        rows: The row of the entry for each.
+        num_rows: Of the entry; None when there is none.
+        is_own: Whether the entry was made of that item.
+    """
+
+    request_id: str
+    index: int
+    start: int
+    end: int
+    places: Sequence[int]
+    rows: Sequence[int]
+    num_rows: int | None
+    is_own: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerStep:
     """A step as a worker ran it.
 
@@ -39,11 +69,15 @@ class WorkerStep:
         sampled: The token of each request that reached the end of its known tokens, none of the others.
         encoded: Identifiers that the encoder ran on, in order.
         violations: What went wrong; empty in a sound step.
+        runs: Encoder runs that the plan asks for, with what is held.
+        splices: Embeddings that chunks take.
     """
 
     sampled: Mapping[str, Sequence[int]]
     encoded: Sequence[str] = ()
     violations: Sequence[Violation] = ()
+    runs: Sequence[EncoderRun] = ()
+    splices: Sequence[Splice] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +160,16 @@ class StepNotes:
         encoded: Identifiers that the encoder ran on.
         violations: What went wrong.
         spoilt: Requests whose chunk of this step is computed from wrong input.
+        runs: See `WorkerStep`.
+        splices: See `WorkerStep`.
     """
 
     step: int
     encoded: list[str] = field(default_factory=list[str])
     violations: list[Violation] = field(default_factory=list[Violation])
     spoilt: dict[str, str] = field(default_factory=dict[str, str])
+    runs: list[EncoderRun] = field(default_factory=list[EncoderRun])
+    splices: list[Splice] = field(default_factory=list[Splice])
 
     def note(self, property_id: str, request_id: str, what: str, *, spoils: bool = False) -> None:
         """Note a violation, and whether the computation of the request is wrong from here on."""

@@ -26,9 +26,19 @@ from epdsim.core.positions import ONE_D, MissingFieldError, PositionLayout, Posi
 from epdsim.core.request import Request, StreamingUpdate
 from epdsim.core.scheduler.config import SchedulerConfig
 from epdsim.core.slots import merge_slot
-from epdsim.core.workers.content import NOTHING, TrueRequest, digest, held_layout, is_payload, item_content
+from epdsim.core.strip import payload_kind
+from epdsim.core.workers.content import NOTHING, TrueRequest, digest, held_layout, is_payload, item_content, spliced
 from epdsim.core.workers.loads import ExternalKv
-from epdsim.core.workers.records import STYLES, Embedding, HeldRequest, PayloadReceiver, StepNotes, WorkerStep
+from epdsim.core.workers.records import (
+    STYLES,
+    Embedding,
+    EncoderRun,
+    HeldRequest,
+    PayloadReceiver,
+    Splice,
+    StepNotes,
+    WorkerStep,
+)
 
 
 def token_of(tag: bytes) -> int:
@@ -181,7 +191,8 @@ class Worker:
         if not self._only_encodes:
             for name, (start, end) in chunks.items():
                 self._read(notes, name, start, end)
-        return WorkerStep(self._finish(plan, chunks, sampled), notes.encoded, notes.violations)
+        yielded = self._finish(plan, chunks, sampled)
+        return WorkerStep(yielded, notes.encoded, notes.violations, notes.runs, notes.splices)
 
     def _drop(self, plan: StepPlan) -> None:
         gone = {*plan.finished, *plan.preempted} if self._style.forgets_preempted else plan.finished
@@ -278,7 +289,9 @@ class Worker:
             feature = held.features[index]
             if feature.identifier in self.embeddings and not self._style.encodes_again:
                 continue
-            if not self._has_payload(name, index):
+            has_payload, held_kind = self._has_payload(name, index), payload_kind(feature.data)
+            notes.runs.append(EncoderRun(name, index, held_kind if has_payload or held_kind != "full" else "metadata"))
+            if not has_payload:
                 kind = "no payload" if feature.data is None else f"only {sorted(feature.data.fields)}"
                 notes.note("STRIP-AVAIL", name, f"is to encode item {index} ({feature.identifier}) and has {kind}")
                 continue
@@ -304,13 +317,18 @@ class Worker:
             if first == past:
                 continue
             there = self.embeddings.get(feature.identifier)
+            num_rows, is_own = (
+                (None, True) if there is None else (there.num_embeds, there.content == true.contents[index])
+            )
+            places, rows = spliced(span, low, high, num_rows or 0)
+            notes.splices.append(Splice(name, index, low, high, places, rows, num_rows, is_own))
             if there is None:
                 what = f"gathers item {index} ({feature.identifier}), which is not there"
                 notes.note("ENC-HIT", name, what, spoils=True)
             elif there.num_embeds != span.num_embeds:
                 what = f"item {index} ({feature.identifier}) needs {span.num_embeds} embeddings, the entry has {there.num_embeds}"
                 notes.note("SPLICE-EQ", name, what, spoils=True)
-            elif there.content != true.contents[index]:
+            elif not is_own:
                 what = f"gathers for item {index} ({feature.identifier}) an embedding of something else"
                 notes.note("ENC-KEY", name, what, spoils=True)
 

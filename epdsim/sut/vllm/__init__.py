@@ -7,6 +7,7 @@ from epdsim.sut.vllm.caches import VllmCaches, vllm_caches
 from epdsim.sut.vllm.engine import VllmEngine, installed_version, vllm_play
 from epdsim.sut.vllm.protocol import VllmProtocol, vllm_protocol
 from epdsim.sut.vllm.release import is_installed
+from epdsim.sut.vllm.worked import vllm_engine
 
 __all__ = [
     "VllmCaches",
@@ -15,6 +16,7 @@ __all__ = [
     "installed_version",
     "is_installed",
     "vllm_caches",
+    "vllm_engine",
     "vllm_play",
     "vllm_protocol",
 ]

@@ -7,10 +7,14 @@ for: an encoder run leaves a tensor of as many rows as the item has embeddings, 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import accumulate
 from typing import Any
 from unittest import mock
 
+from epdsim.core.errors import InputError
+from epdsim.core.workers.records import EncoderRun, Splice
 from epdsim.sut.schedule_play import Tokens
 from epdsim.sut.schedule_records import RecordedWorkload
 from epdsim.sut.vllm.engine import payload_kind_of
@@ -27,7 +31,19 @@ _V2 = {
 _MISS = re.compile(r"Encoder cache miss for (.*)\.")
 State = dict[str, Any]
 """A runner after a step: `requests` (block table, computed tokens, what is held of each item; of requests in the step),
-`others` (ids of those kept beside), `embeddings`, `encoded`, and `missed`, the first embedding that was not there."""
+`others` (ids of those kept beside), `embeddings`, `encoded`, and `missed`, the first embedding that was not there; further
+`runs` and `splices`, what it held for its encoder and what it gathered."""
+COMPARED = ("requests", "others", "embeddings", "encoded", "missed")
+
+
+@cache
+def has_known_runners() -> bool:
+    """Whether the installed release's runners are those that can be driven here: 0.32."""
+    try:
+        load_with(_V1)
+        return load_with(_V2).version.startswith("0.32.")
+    except InputError:
+        return False
 
 
 class V1Runner:
@@ -78,21 +94,28 @@ class V1Runner:
             runner._update_states(plan)  # noqa: SLF001
         _load(self._vllm, plan, runner.encoder_cache, features)
         encoded: list[str] = []
+        held = {name: request.mm_features for name, request in runner.requests.items()}
+        runs = _runs(plan, held, ())
         chosen = zip(*runner._batch_mm_inputs_from_scheduler(plan), strict=True)  # noqa: SLF001
         for identifier, (_, item), (_, span) in chosen:
             _encode(self._vllm, runner.encoder_cache, encoded, identifier, item, span)
         is_gathered = plan.num_scheduled_tokens and not self._only_encodes
-        missed = _missed(lambda: runner._gather_mm_embeddings(plan)) if is_gathered else ""  # noqa: SLF001
         batch = runner.input_batch
+        chunks = [
+            (name, runner.requests[name].num_computed_tokens, plan.num_scheduled_tokens[name]) for name in batch.req_ids
+        ]
+        gather = (lambda: runner._gather_mm_embeddings(plan)) if is_gathered else None  # noqa: SLF001
+        missed, splices = _gathered(gather, chunks, held, runner.encoder_cache)
         requests: State = {}
         for name in plan.num_scheduled_tokens:
-            held, row = runner.requests[name], batch.req_id_to_index[name]
+            request, row = runner.requests[name], batch.req_id_to_index[name]
             table = batch.block_table[0]
             count = int(table.num_blocks_per_row[row])
             in_batch = [int(block) for block in table.block_table.np[row, :count]]
-            assert in_batch == list(held.block_ids[0]), "the runner's two tables differ"
-            requests[name] = [in_batch, held.num_computed_tokens, _kinds(held.mm_features)]
-        return state_after(plan, requests, runner.requests, runner.encoder_cache, encoded, missed)
+            assert in_batch == list(request.block_ids[0]), "the runner's two tables differ"
+            requests[name] = [in_batch, request.num_computed_tokens, _kinds(request.mm_features)]
+        state = state_after(plan, requests, runner.requests, runner.encoder_cache, encoded, missed)
+        return state | {"runs": runs, "splices": splices}
 
     def reset_encoder_cache(self) -> None:
         """Drop all embeddings."""
@@ -148,6 +171,7 @@ class V2Runner:
             take(plan)
         _load(self._vllm, plan, cache.encoder_outputs, features)
         encoded: list[str] = []
+        runs = _runs(plan, cache.mm_features, cache.encoder_outputs)
         for name, inputs in plan.scheduled_encoder_inputs.items():
             # One by one: within a batch the release does not see what the batch itself will leave.
             for index in inputs:
@@ -156,12 +180,18 @@ class V2Runner:
                     _encode(self._vllm, cache.encoder_outputs, encoded, key, item, span)
         names = list(plan.num_scheduled_tokens)
         rows = [slots.req_id_to_index[name] for name in names]
-        missed = _missed(lambda: self._gather(plan, names, rows)) if names and not self._only_encodes else ""
+        chunks = [
+            (name, int(slots.num_computed_tokens_np[row]), plan.num_scheduled_tokens[name])
+            for name, row in zip(names, rows, strict=True)
+        ]
+        gather = (lambda: self._gather(plan, names, rows)) if names and not self._only_encodes else None
+        missed, splices = _gathered(gather, chunks, cache.mm_features, cache.encoder_outputs)
         requests: State = {
             name: [list(self._tables[row]), int(slots.num_computed_tokens_np[row]), _kinds(cache.mm_features[name])]
             for name, row in zip(names, rows, strict=True)
         }
-        return state_after(plan, requests, slots.req_id_to_index, cache.encoder_outputs, encoded, missed)
+        state = state_after(plan, requests, slots.req_id_to_index, cache.encoder_outputs, encoded, missed)
+        return state | {"runs": runs, "splices": splices}
 
     def reset_encoder_cache(self) -> None:
         """Drop all embeddings."""
@@ -170,12 +200,12 @@ class V2Runner:
     def sampled(self, tokens: Tokens) -> None:
         """What the step yielded; the v2 runner keeps it on the device."""
 
-    def _gather(self, plan: Any, names: list[str], rows: list[int]) -> None:
+    def _gather(self, plan: Any, names: list[str], rows: list[int]) -> Any:
         vllm, slots = self._vllm, self._slots
         counts = vllm.array([plan.num_scheduled_tokens[name] for name in names])
         starts = vllm.array([0, *vllm.cumsum(counts)])
         computed, lengths = slots.num_computed_tokens_np[rows], slots.prefill_len.np[rows]
-        self._encoder.gather_mm_embeddings(names, int(counts.sum()), counts, starts, lengths, computed)
+        return self._encoder.gather_mm_embeddings(names, int(counts.sum()), counts, starts, lengths, computed)
 
     def _append(self, row: int, block_ids: Sequence[Sequence[int]], *, overwrite: bool) -> None:
         if overwrite:
@@ -240,18 +270,74 @@ def _encode(vllm: Any, embeddings: Any, encoded: list[str], identifier: str, ite
 
 
 def _embedding(vllm: Any, span: Any) -> Any:
-    return vllm.torch.zeros(span.get_num_embeds(), 1)
+    """An embedding whose rows are their numbers."""
+    return vllm.torch.arange(span.get_num_embeds()).unsqueeze(1)
 
 
-def _missed(gather: Callable[[], object]) -> str:
+def _runs(plan: Any, features: Mapping[str, Sequence[Any]], skipped: Container[str]) -> list[EncoderRun]:
+    """What is held for the encoder runs of a step, but for those whose embeddings a runner has and does not make again."""
+    return [
+        EncoderRun(name, index, payload_kind_of(features[name][index].data))
+        for name, indices in plan.scheduled_encoder_inputs.items()
+        for index in indices
+        if features[name][index].identifier not in skipped
+    ]
+
+
+Chunk = tuple[str, int, int]
+"""A request of the batch, the tokens that it has computed, and those that the step computes."""
+
+
+def _gathered(
+    gather: Callable[[], Any] | None,
+    chunks: Sequence[Chunk],
+    features: Mapping[str, Sequence[Any]],
+    embeddings: Mapping[str, Any],
+) -> tuple[str, list[Splice]]:
+    """The first embedding that is not there, and what is spliced in where."""
+    if gather is None:
+        return "", []
     try:
-        gather()
+        gathered, mask = gather()
     except RuntimeError as error:
         matched = _MISS.search(str(error))
         if matched is None:
             raise
-        return matched[1]
-    return ""
+        missing = (
+            Splice(name, index, low, high, [], [], None)
+            for name, index, low, high, item in _overlaps(chunks, features)
+            if item.identifier == matched[1]
+        )
+        return matched[1], [next(missing)]
+    rows = [int(row[0]) for part in gathered for row in part]
+    flags = mask.tolist()
+    begins = dict(
+        zip([name for name, _, _ in chunks], accumulate([0, *(count for _, _, count in chunks)]), strict=False)
+    )
+    computed = {name: start for name, start, _ in chunks}
+    splices: list[Splice] = []
+    taken = 0
+    for name, index, low, high, item in _overlaps(chunks, features):
+        shift = begins[name] - computed[name]
+        places = [place for place in range(low, high) if flags[shift + place]]
+        if places:
+            entry = embeddings.get(item.identifier)
+            num_rows = None if entry is None else len(entry)
+            splices.append(Splice(name, index, low, high, places, rows[taken : taken + len(places)], num_rows))
+            taken += len(places)
+    return "", splices
+
+
+def _overlaps(
+    chunks: Sequence[Chunk], features: Mapping[str, Sequence[Any]]
+) -> Iterator[tuple[str, int, int, int, Any]]:
+    """Items of which a chunk computes tokens, with the tokens."""
+    for name, start, count in chunks:
+        for index, item in enumerate(features[name]):
+            span = item.mm_position
+            low, high = max(start, span.offset), min(start + count, span.offset + span.length)
+            if low < high:
+                yield name, index, low, high, item
 
 
 def _nothing(*_: Any, **__: Any) -> None:
