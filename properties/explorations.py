@@ -6,6 +6,7 @@ from epdsim.testing.caches import direct_cases, mirror_cases, ring_cases
 from epdsim.testing.hunt import drawn
 from epdsim.testing.machine import machine
 from epdsim.testing.modes import modes
+from epdsim.testing.positions import position_cases
 from epdsim.testing.strategies import check_cases, render_cases, strip_cases
 from epdsim.testing.workloads import Traits, engine_cases
 
@@ -22,6 +23,7 @@ MIRRORS = drawn("front ends and engines with mirrored caches", mirror_cases(), l
 DIRECT = drawn("payloads past the front end's cache", direct_cases(), level="caches")
 RINGS = drawn("requests by way of a ring", ring_cases(), level="caches", weight=2)
 MODES = modes("modes of the live comparison", weight=3)
+POSITIONS = drawn("prompts of every position scheme", position_cases(), level="positions", weight=2)
 
 ENGINE = (RESUMES, WORKLOADS, MODES, MACHINE)
 """All that drives an engine; what finds a violation first tells its story."""

@@ -1,10 +1,16 @@
-"""Families POS and SPLICE: tokens turn by the right angle, and embeddings stand at the right tokens."""
+"""Families POS and SPLICE: a token has one position, and embeddings stand at the right tokens."""
 
 from __future__ import annotations
 
 import pytest
 
-from properties.explorations import ENGINE
+from properties.explorations import ENGINE, POSITIONS
+
+
+@pytest.mark.xdist_group("positions")
+@pytest.mark.parametrize("name", ["POS-EQ", "POS-SUFFIX"])
+def test_positions(epd, name):
+    epd(name, POSITIONS)
 
 
 @pytest.mark.xdist_group("engine")

@@ -33,6 +33,7 @@ from epdsim.events.engine import (
 )
 from epdsim.events.ndjson import NdjsonWriter, read_events, read_header
 from epdsim.events.perfetto import PerfettoWriter
+from epdsim.events.positions import PositionsComputed
 from epdsim.events.protocol import (
     CheckedItem,
     FeaturesStripped,
@@ -96,6 +97,7 @@ __all__ = [
     "NdjsonWriter",
     "PayloadsSent",
     "PerfettoWriter",
+    "PositionsComputed",
     "Preempted",
     "Rendered",
     "RenderedItem",

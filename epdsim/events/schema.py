@@ -28,6 +28,7 @@ from epdsim.events.engine import (
     RequestQueued,
     StepYielded,
 )
+from epdsim.events.positions import PositionsComputed
 from epdsim.events.protocol import FeaturesStripped, ItemsMerged, RequestChecked, TablesRendered
 
 
@@ -288,5 +289,6 @@ AnyEvent = (
     | RingSent
     | RingRead
     | RingSeen
+    | PositionsComputed
 )
 """Every kind of event; what a reader decodes into."""

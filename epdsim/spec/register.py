@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from epdsim.core.errors import InputError
-from epdsim.spec import caches, content, ecv, encoder, simulator, slots, stated, steps, strip
+from epdsim.spec import caches, content, ecv, encoder, handover, positions, simulator, slots, stated, steps, strip
 from epdsim.spec.property import Property
 from epdsim.spec.splice import SPLICE_EQ
 
@@ -16,10 +16,10 @@ FAMILIES: Mapping[str, tuple[str, Sequence[Property]]] = {
     "encoder": ("Encoder cache and isolation", encoder.PROPERTIES),
     "steps": ("Steps, blocks and progress", steps.PROPERTIES),
     "content": ("KV content", content.PROPERTIES),
-    "positions": ("Positions and splicing", (*stated.POSITIONS, SPLICE_EQ)),
+    "positions": ("Positions and splicing", (*positions.PROPERTIES, SPLICE_EQ)),
     "caches": ("Media caches", caches.PROPERTIES),
-    "identity": ("Identity", stated.IDENTITY),
-    "embeddings": ("Hand-over of embeddings", stated.EMBEDDINGS),
+    "identity": ("Identity", (*stated.IDENTITY, *handover.PROTO)),
+    "embeddings": ("Hand-over of embeddings and KV cache", (handover.EC_READY, *stated.EMBEDDINGS, handover.KV_HAND)),
     "sessions": ("Sessions", stated.SESSIONS),
     "broadcast": ("Broadcast and equivalences", stated.BROADCAST),
     "simulator": ("The simulator's own laws", simulator.PROPERTIES),

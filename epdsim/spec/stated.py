@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from epdsim.spec.property import Level, Property
 
 _NO_FAULTS = "needs connectors that are late or fail, which fleets do not have yet"
@@ -26,36 +24,8 @@ IDENTITY = (
         "sglang PR 36595",
         "vLLM issue 55547",
     ),
-    _stated(
-        "PROTO-ID",
-        "A media item keeps one identifier across encode, prefill and decode in every cache configuration.",
-        "The consumer looks under a key that the producer never used.",
-        "end to end",
-        "needs front ends that assign identifiers",
-        "vLLM PRs 56432, 12439",
-        "LMCache PR 5055",
-        "sglang PR 23481",
-    ),
-    _stated(
-        "PROTO-SUFF",
-        "Sufficiency is judged per item: payload, or metadata and a descriptor of that item, or a hash that can be resolved.",
-        "A payload is dropped for all items because a descriptor came for one.",
-        "end to end",
-        "of the validator alone it is ECV-SOUND and ECV-KEYED; of an orchestrator's traffic nothing judges it yet",
-        "vLLM PR 56070",
-        "llm-d-router PR 2723",
-        "dynamo PR 7827",
-    ),
 )
 EMBEDDINGS = (
-    _stated(
-        "EC-READY",
-        "An encoding is announced or served only after its bytes are complete.",
-        "The consumer is told that it is missing, and never asks again.",
-        "end to end",
-        _NO_FAULTS,
-        "vLLM PRs 47941, 53176",
-    ),
     _stated(
         "EC-SYNC",
         "Connector books change exactly when the encoder cache's allocation changes, in every combination of roles.",
@@ -64,27 +34,6 @@ EMBEDDINGS = (
         _NO_FAULTS,
         "vLLM PRs 34783, 38668",
         "LMCache issue 4938",
-    ),
-)
-POSITIONS = (
-    _stated(
-        "POS-EQ",
-        "Positions and the decode delta are equal for monolithic, chunked, resumed, disaggregated and streamed execution.",
-        "Answers are wrong from the first token after the picture, or empty.",
-        "protocol",
-        "tested on the model in tests/property/test_positions_laws.py",
-        "smg PR 2366",
-        "dynamo PR 5281",
-        "TensorRT-LLM PR 15661",
-        "vLLM PR 46086",
-    ),
-    _stated(
-        "POS-SUFFIX",
-        "Positions of tokens that are not computed yet do not change when covered items are stripped.",
-        "A prefix hit changes the answer.",
-        "protocol",
-        "tested on the model in tests/property/test_positions_laws.py; STRIP-META says that a strip leaves the fields",
-        "vLLM PR 53456",
     ),
 )
 SESSIONS = (
@@ -112,21 +61,13 @@ BROADCAST = (
         "Advancing many steps at once equals advancing them one by one.",
         "Figures of a fast simulation would be other figures.",
         "engine",
-        "tested in tests/property/test_scheduler_steady_laws.py",
+        "the engine that takes one step at a time is the twin; compared in tests/property/test_scheduler_steady_laws.py",
     ),
     _stated(
         "DES-EQ",
         "The same workload through the simulator and through the bare core gives the same decisions.",
         "The simulator would be a second set of rules.",
         "fleet",
-        "the simulator calls the core's scheduler; no comparison of a whole run yet",
+        "needs the bare core beside the run; whole runs are compared in tests/unit/fleet/test_fleet_des_eq.py",
     ),
 )
-
-GROUPS: Mapping[str, tuple[Property, ...]] = {
-    "identity": IDENTITY,
-    "embeddings": EMBEDDINGS,
-    "positions": POSITIONS,
-    "sessions": SESSIONS,
-    "broadcast": BROADCAST,
-}

@@ -19,6 +19,7 @@ from epdsim.events import (
     InputQueued,
     ItemInfo,
     ItemsMerged,
+    PositionsComputed,
     Preempted,
     RequestAborted,
     RequestChecked,
@@ -29,6 +30,7 @@ from epdsim.events import (
     StepYielded,
     TablesRendered,
 )
+from epdsim.spec.positions import positions_line
 from epdsim.spec.property import Verdict
 from epdsim.spec.story_caches import cache_lines
 
@@ -237,6 +239,8 @@ def _protocol_lines(events: Sequence[Event]) -> Iterator[str]:
                 )
                 sent = ", ".join(f"{one.identifier} ({_names(one.fields)})" for one in event.after)
                 yield f"the strip sends {sent or 'nothing'}"
+            case PositionsComputed():
+                yield positions_line(event)
             case _:
                 pass
 

@@ -35,7 +35,9 @@ from epdsim.sut.cases import (
     rendered_of,
     spans_of,
 )
+from epdsim.sut.position_cases import PositionCase
 from epdsim.sut.probe_caches import play_mirror, play_ring
+from epdsim.sut.probe_positions import ask_positions
 from epdsim.sut.systems import ProtocolUnderTest, SystemUnderTest
 from epdsim.sut.told import tell_play
 from epdsim.wire.codec import kind_arguments, raw_bytes
@@ -53,6 +55,11 @@ def put(case: Case, system: SystemUnderTest, sink: Sink) -> None:
         if system.engine is None:
             raise InputError(f"system {system.title}", "it has no engine")
         tell_play(case.workload, system.play, system.title, sink)
+        return
+    if isinstance(case, PositionCase):
+        if system.positions is None:
+            raise InputError(f"system {system.title}", "it computes no positions")
+        ask_positions(case, system.positions, sink)
         return
     if isinstance(case, MirrorCase | RingCase):
         if system.caches is None:

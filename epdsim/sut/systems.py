@@ -17,6 +17,7 @@ from epdsim.core.releases.dialects import named
 from epdsim.core.rules import Dialect
 from epdsim.core.slots import Rendered
 from epdsim.sut.caches import CachesUnderTest, ReferenceCaches
+from epdsim.sut.probe_positions import PositionsUnderTest, ReferencePositions
 from epdsim.sut.schedule_ec import FarSide
 from epdsim.sut.schedule_play import Engine, Play
 from epdsim.sut.schedule_records import RecordedWorkload
@@ -69,6 +70,7 @@ class SystemUnderTest:
         engine: Builds an engine for a workload and what is beyond its EC connector; None when it has none.
         protocol: Its functions of the protocol; None when it has none.
         caches: Its media caches; None when it has none.
+        positions: Its positions; None when it computes none.
     """
 
     name: str
@@ -77,6 +79,7 @@ class SystemUnderTest:
     engine: Callable[[RecordedWorkload, FarSide], EngineUnderTest[Any]] | None = None
     protocol: ProtocolUnderTest | None = None
     caches: CachesUnderTest | None = None
+    positions: PositionsUnderTest | None = None
 
     @property
     def title(self) -> str:
@@ -109,19 +112,26 @@ def reference_of(rules: Dialect) -> SystemUnderTest:
         reference_engine(rules),
         ReferenceProtocol(rules),
         ReferenceCaches(rules),
+        ReferencePositions(rules),
     )
 
 
 def vllm(dialect: str | None = None) -> SystemUnderTest:
     """The installed release of vLLM."""
-    from epdsim.sut.vllm import installed_version, vllm_caches, vllm_engine, vllm_protocol  # noqa: PLC0415 - as above
+    from epdsim.sut.vllm import (  # noqa: PLC0415 - as above
+        installed_version,
+        vllm_caches,
+        vllm_engine,
+        vllm_positions,
+        vllm_protocol,
+    )
 
     if dialect is not None:
         raise InputError(
             f"dialect {dialect!r} of vllm", "a real release has no dialect", "install the release that is meant"
         )
     version = installed_version()
-    return SystemUnderTest("vllm", version, version, vllm_engine(), vllm_protocol(), vllm_caches())
+    return SystemUnderTest("vllm", version, version, vllm_engine(), vllm_protocol(), vllm_caches(), vllm_positions())
 
 
 _OWN: Mapping[str, MakeSystem] = {"reference": reference, "vllm": vllm}

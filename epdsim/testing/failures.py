@@ -17,6 +17,7 @@ from epdsim.events import Event, NdjsonWriter
 from epdsim.spec import REGISTER, Outcome, Verdict, judge, tell_story, timeline
 from epdsim.sut.cache_cases import MirrorCase, RingCase
 from epdsim.sut.cases import Case, CheckCase, EngineCase, read_case, write_case
+from epdsim.sut.position_cases import PositionCase
 from epdsim.sut.probe import events_of
 from epdsim.sut.systems import find_system
 
@@ -124,6 +125,8 @@ def _options(case: Case) -> list[str]:
         return [f"Settings: {told}"]
     if isinstance(case, MirrorCase):
         return [f"A mirrored cache of {case.capacity_bytes} bytes a side"]
+    if isinstance(case, PositionCase):
+        return [f"A prompt of {case.num_prompt_tokens} tokens under {case.scheme}"]
     if isinstance(case, RingCase):
         told = f"{case.size_bytes} bytes, objects of up to {case.max_object_bytes}, {case.num_readers} readers"
         return [f"A ring of {told}"]

@@ -17,6 +17,7 @@ from epdsim.events import Event
 from epdsim.spec import Judge, Property
 from epdsim.sut.cache_cases import MirrorCase, RingCase
 from epdsim.sut.cases import Case, CaseField, CaseItem, CheckCase, EngineCase, RenderCase, StripCase
+from epdsim.sut.position_cases import PositionCase
 from epdsim.sut.probe import put
 from epdsim.sut.systems import SystemUnderTest
 from epdsim.testing.failures import Found
@@ -176,6 +177,22 @@ def _fewer_computed(case: StripCase) -> Iterator[StripCase]:
             yield _with(case, num_computed_tokens=number)
 
 
+def _fewer_ways(case: PositionCase) -> Iterator[PositionCase]:
+    """Fewer ways in which a prompt is computed."""
+    for name in ("cuts", "turns"):
+        if getattr(case, name):
+            yield _with(case, **{name: []})
+    for name in ("num_generated", "num_computed"):
+        if getattr(case, name):
+            yield _with(case, **{name: 0})
+
+
+def _fewer_positioned(case: PositionCase) -> Iterator[PositionCase]:
+    """An item fewer; what stands behind it stays where it is."""
+    for place in reversed(range(len(case.items))):
+        yield _with(case, items=without(case.items, place))
+
+
 def _of_workload(step: Callable[[Any], Iterator[Any]]) -> Callable[[EngineCase], Iterator[EngineCase]]:
     return lambda case: map(EngineCase, step(case.workload))
 
@@ -186,5 +203,6 @@ _STEPS: dict[type, Sequence[Callable[[Any], Iterator[Case]]]] = {
     StripCase: (_fewer_items, _plainer_items, _fewer_computed),
     MirrorCase: MIRROR_STEPS,
     RingCase: RING_STEPS,
+    PositionCase: (_fewer_ways, _fewer_positioned),
     EngineCase: tuple(map(_of_workload, WORKLOAD_STEPS)),
 }

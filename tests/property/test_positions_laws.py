@@ -28,6 +28,8 @@ from epdsim.core.positions import (
 )
 from epdsim.core.rules import IDEAL
 from epdsim.core.strip import strip_covered
+from epdsim.sut.position_cases import position_features
+from epdsim.testing.positions import media_prompts
 
 SCHEMES = position_schemes()
 MROPE = (QWEN2_VL, QWEN2_5_VL, QWEN3_VL, QWEN2_5_OMNI, QWEN3_OMNI, MINICPM_V_4_7)
@@ -43,60 +45,9 @@ def field(code, *values):
     )
 
 
-@st.composite
-def pictures(draw, scheme):
-    """Modality, mask of the placeholder (None for all ones), length, fields."""
-    rows, columns = draw(sides), draw(sides)
-    if scheme is MINICPM_V_4_7:
-        high, wide, per_row, lines = draw(sides), draw(sides), draw(st.integers(1, 3)), draw(st.integers(0, 2))
-        cut = b"\0" + b"\1" * (high * wide) + b"\0"
-        mask = b"\0\0" + b"\1" * (rows * columns) + b"\0" + b"\0".join([cut * per_row] * lines)
-        sizes = [2 * rows, 2 * columns] + [2 * high, 2 * wide] * (per_row * lines)
-        return [("image", mask, len(mask), {"tgt_sizes": field("q", *sizes)})]
-    length = rows * (columns + 1) + draw(st.sampled_from([0, 2])) if scheme is HUNYUAN_VL else rows * columns
-    return [("image", None, length, {"image_grid_thw": field("q", 1, 2 * rows, 2 * columns)})]
-
-
-@st.composite
-def clips(draw, scheme):
-    steps, rows, columns = draw(sides), draw(sides), draw(sides)
-    frame = b"\1" * (rows * columns)
-    fields = {"video_grid_thw": field("q", steps, 2 * rows, 2 * columns)}
-    if "second_per_grid_ts" in scheme.fields["video"]:
-        fields["second_per_grid_ts"] = field("f", draw(st.floats(0, 4, width=32)))
-    if "use_audio_in_video" not in scheme.fields["video"]:
-        mask = None
-        if scheme is QWEN3_VL:
-            mask = b"".join(b"\0" * draw(st.integers(0, 3)) + frame + b"\0" for _ in range(steps))
-        return [("video", mask, steps * rows * columns if mask is None else len(mask), fields)]
-    sound = draw(st.integers(0, 6))
-    fields["use_audio_in_video"] = field("?", sound > 0)
-    if not sound:
-        return [("video", None, steps * rows * columns, fields)]
-    mixed = bytes(draw(st.permutations(list(frame * steps) + [0] * sound)))
-    heard = bytes(1 - bit for bit in mixed)
-    masks = [b"\0" + mask + b"\0" for mask in (mixed, heard)]
-    return [("video", masks[0], len(masks[0]), fields), ("audio", masks[1], len(masks[1]), {})]
-
-
-@st.composite
-def prompts(draw, schemes=SCHEMES, min_items=0):
+def prompts(schemes=SCHEMES, min_items=0):
     """A scheme, the length of a prompt and its features, with payloads beside the fields that positions read."""
-    scheme = draw(st.sampled_from(schemes))
-    kinds = [pictures(scheme)]
-    if "video" in scheme.fields:
-        kinds.append(clips(scheme))
-    if "audio" in scheme.fields:
-        kinds.append(st.integers(1, 9).map(lambda length: [("audio", None, length, {})]))
-    items = draw(st.lists(st.one_of(kinds), min_size=min_items, max_size=4))
-    gaps = st.integers(0, 6)
-    features, end = [], draw(gaps) + (scheme is QWEN2_5_OMNI)
-    for number, parts in enumerate(items):
-        for modality, mask, length, fields in parts:
-            item = MediaItem({"pixels": Field(TensorHandle("bfloat16", (99, 99)), BatchedKind()), **fields})
-            features.append(MediaFeature(modality, f"m{number}", PlaceholderRange(end, length, mask), item))
-        end += parts[0][2] + draw(gaps)
-    return scheme, end, features
+    return media_prompts(schemes, min_items).map(lambda drawn: (drawn[0], drawn[1], position_features(drawn[2])))
 
 
 def laid(scheme, num_tokens, features, dialect=IDEAL):
@@ -138,7 +89,7 @@ def test_pos_suffix_stripping_covered_items_changes_no_position(prompt, dialect,
     assert after.columns(num_computed, num_tokens + 3) == before.columns(num_computed, num_tokens + 3)
     assert after == before
     covered = [one for one in stripped if one.position.end <= num_computed]
-    full = [one for one in covered if one.data is not None and "pixels" in one.data.fields]
+    full = [one for one in covered if one.data is not None and "pixel_values" in one.data.fields]
     assert not full or num_computed == 0, "and it does strip"
 
 

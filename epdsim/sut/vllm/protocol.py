@@ -103,7 +103,7 @@ class VllmProtocol:
         self, features: Sequence[MediaFeature], num_computed_tokens: int, *, reads_fields: bool
     ) -> Sequence[MediaFeature]:
         """What to send at an admission."""
-        given = [self._feature(one) for one in features]
+        given = [self.feature(one) for one in features]
         strip = self._its.strip_covered_mm_data
         flags = {name: reads_fields for name in ("uses_mrope",) if name in signature(strip).parameters}
         answer = strip(given, num_computed_tokens, **flags)
@@ -133,7 +133,8 @@ class VllmProtocol:
         mask = None if one.is_embed is None else torch.tensor(list(one.is_embed), dtype=torch.bool)
         return self._its.release.PlaceholderRange(offset=one.offset, length=one.length, is_embed=mask)
 
-    def _feature(self, one: MediaFeature) -> Any:
+    def feature(self, one: MediaFeature) -> Any:
+        """An item in the release's form."""
         return self._its.release.MultiModalFeatureSpec(
             data=None if one.data is None else self._item(one.data),
             modality=one.modality,
