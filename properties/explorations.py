@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from epdsim.testing.caches import direct_cases, mirror_cases, ring_cases
-from epdsim.testing.hunt import drawn
+from epdsim.testing.hunt import drawn, listed
 from epdsim.testing.machine import machine
 from epdsim.testing.modes import modes
 from epdsim.testing.positions import position_cases
 from epdsim.testing.strategies import check_cases, render_cases, strip_cases
 from epdsim.testing.workloads import Traits, engine_cases
+from properties.small_worlds import strips, worlds
 
 PROMPTS = drawn("prompts of mixed items", render_cases(), level="protocol")
 FAILING_FAMILIES = drawn("prompts of a family that fails", render_cases(fails=True), level="protocol", weight=0.3)
@@ -25,5 +26,8 @@ RINGS = drawn("requests by way of a ring", ring_cases(), level="caches", weight=
 MODES = modes("modes of the live comparison", weight=3)
 POSITIONS = drawn("prompts of every position scheme", position_cases(), level="positions", weight=2)
 
-ENGINE = (RESUMES, WORKLOADS, MODES, MACHINE)
+WORLDS = listed("all small worlds of three requests", worlds, level="engine")
+SMALL_STRIPS = listed("all strips of up to two items", strips, level="protocol")
+
+ENGINE = (RESUMES, WORKLOADS, MODES, MACHINE, WORLDS)
 """All that drives an engine; what finds a violation first tells its story."""

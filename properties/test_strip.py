@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from properties.explorations import ENGINE, STRIPS
+from properties.explorations import ENGINE, SMALL_STRIPS, STRIPS
 
 
 @pytest.mark.xdist_group("strip")
 @pytest.mark.parametrize("name", ["STRIP-HANDLE", "STRIP-PURE"])
 def test_strip_of_items(epd, name):
-    epd(name, STRIPS)
+    epd(name, SMALL_STRIPS, STRIPS)
 
 
 @pytest.mark.xdist_group("engine")
 @pytest.mark.parametrize("name", ["STRIP-MAX", "STRIP-META"])
 def test_strip_of_items_and_in_an_engine(epd, name):
-    epd(name, STRIPS, *ENGINE)
+    epd(name, SMALL_STRIPS, STRIPS, *ENGINE)
 
 
 @pytest.mark.xdist_group("engine")
