@@ -243,6 +243,7 @@ PROPERTIES = (
         evidence=("vLLM PRs 46747, 51897, 31927, 16273",),
         twin="MMC-SERVE",
         monitor=MmcMirror,
+        reads=(MediaHandedOver,),
     ),
     Property(
         "MMC-SERVE",
@@ -253,6 +254,7 @@ PROPERTIES = (
         evidence=("vLLM 0.28 and before", "random requests on vLLM 0.32's own caches"),
         twin="MMC-MIRROR",
         monitor=MmcServe,
+        reads=(MediaCachesSeen, MediaHandedOver),
     ),
     Property(
         "MMC-FRESH",
@@ -262,6 +264,7 @@ PROPERTIES = (
         sometimes="a payload for a key that is held with another one",
         evidence=("vLLM PR 57833",),
         monitor=MmcFresh,
+        reads=(MediaCachesSeen, MediaHandedOver),
     ),
     Property(
         "MMC-STRUCT",
@@ -271,6 +274,7 @@ PROPERTIES = (
         sometimes="an item makes room for another",
         evidence=("vLLM PR 47966",),
         monitor=MmcStruct,
+        reads=(MediaCachesSeen, MediaHandedOver),
     ),
     Property(
         "MMC-RESET",
@@ -280,6 +284,7 @@ PROPERTIES = (
         sometimes="no request is under way after a reset or a refusal",
         evidence=("vLLM PRs 33452, 51897, 26406",),
         monitor=MmcReset,
+        reads=(CacheReset, RequestFailed, MediaHandedOver, MediaCachesSeen),
     ),
     Property(
         "SHM-SAFE",
@@ -290,5 +295,6 @@ PROPERTIES = (
         evidence=("vLLM PRs 27117, 54994, 51897", "vLLM issue 27858"),
         twin="STRIP-HANDLE",
         monitor=ShmSafe,
+        reads=(RingRead, RingSeen),
     ),
 )

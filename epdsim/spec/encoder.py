@@ -172,7 +172,7 @@ PROPERTIES = (
         sometimes="two live items with one identifier and different sizes",
         evidence=("vLLM PR 57696", "vLLM issues 55547, 44939"),
         monitor=lambda: enc_key,
-        reads=(StepPlanned,),
+        reads=(Gathered, StepPlanned),
         of_media=True,
         exempt={"simulated": "identifiers of a fleet are hashes of content, none of which stands for two items"},
     ),

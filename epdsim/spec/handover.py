@@ -11,6 +11,8 @@ from epdsim.events import (
     KvTransferred,
     Rendered,
     RequestArrived,
+    RequestFailed,
+    RequestFinished,
     RequestQueued,
     StepPlanned,
 )
@@ -50,6 +52,9 @@ class ProtoId:
         if isinstance(event, Rendered):
             self._rendered[event.request_id] = list(event.mm_hashes)
             self._legs[event.request_id] = set()
+        elif isinstance(event, (RequestFinished, RequestFailed)):
+            self._rendered.pop(event.request_id, None)
+            self._legs.pop(event.request_id, None)
         elif isinstance(event, (EncodeFinished, RequestQueued)) and event.request_id in self._rendered:
             rendered, known = self._rendered[event.request_id], self._legs[event.request_id]
             if isinstance(event, EncodeFinished):
@@ -80,6 +85,8 @@ class ProtoSuff:
         """Look what stands for each item of a request that an engine gets."""
         if isinstance(event, RequestArrived):
             self._of_a_fleet.add(event.request_id)
+        if isinstance(event, (RequestFinished, RequestFailed)):
+            self._of_a_fleet.discard(event.request_id)
         if isinstance(event, EncodeFinished):
             self._complete |= set(event.mm_hashes)
         # Who sends what to an engine alone is not told.
@@ -102,32 +109,34 @@ class KvHand:
     """KV-HAND."""
 
     def __init__(self) -> None:
-        self._computed: dict[tuple[str, str], int] = {}
-        self._arrived: dict[tuple[str, str], int] = {}
-        self._of_a_fleet: set[str] = set()
+        self._computed: dict[str, dict[str, int]] = {}
+        self._arrived: dict[str, dict[str, int]] = {}
 
     def __call__(self, event: Event, _engine: EngineState) -> Iterator[Finding]:
         """Follow what is computed, moved and taken over."""
         match event:
             case RequestArrived():
-                self._of_a_fleet.add(event.request_id)
+                self._computed[event.request_id], self._arrived[event.request_id] = {}, {}
+            case RequestFinished() | RequestFailed():
+                self._computed.pop(event.request_id, None)
+                self._arrived.pop(event.request_id, None)
             case StepPlanned():
                 for request_id, count in event.num_scheduled_tokens.items():
-                    start = event.num_computed_tokens.get(request_id, 0)
-                    key = event.instance, request_id
-                    self._computed[key] = max(self._computed.get(key, 0), start + count)
-            case KvTransferred():
-                key = event.instance, event.request_id
-                if key in self._arrived:
-                    yield Broken(
-                        f"the KV cache of {event.request_id} comes to {event.instance} twice", (event.request_id,)
-                    )
-                self._arrived[key] = self._computed.get((event.source, event.request_id), 0)
-            case RequestQueued() if event.num_remote_tokens and event.request_id in self._of_a_fleet:
+                    computed = self._computed.get(request_id)
+                    if computed is not None:
+                        end = event.num_computed_tokens.get(request_id, 0) + count
+                        computed[event.instance] = max(computed.get(event.instance, 0), end)
+            case KvTransferred() if event.request_id in self._arrived:
+                arrived = self._arrived[event.request_id]
+                if event.instance in arrived:
+                    told = f"the KV cache of {event.request_id} comes to {event.instance} twice"
+                    yield Broken(told, (event.request_id,))
+                arrived[event.instance] = self._computed[event.request_id].get(event.source, 0)
+            case RequestQueued() if event.num_remote_tokens and event.request_id in self._arrived:
                 yield Reached(f"{event.request_id} takes over {event.num_remote_tokens} tokens")
-                arrived = self._arrived.get((event.instance, event.request_id))
-                if arrived is None or arrived < event.num_remote_tokens:
-                    told = "nothing has come" if arrived is None else f"{arrived} of them were computed"
+                num_arrived = self._arrived[event.request_id].get(event.instance)
+                if num_arrived is None or num_arrived < event.num_remote_tokens:
+                    told = "nothing has come" if num_arrived is None else f"{num_arrived} of them were computed"
                     yield Broken(
                         f"{event.request_id} takes over {event.num_remote_tokens} tokens at {event.instance}, and {told}",
                         (event.request_id,),
@@ -136,6 +145,7 @@ class KvHand:
                 pass
 
 
+_ENDS = (RequestFinished, RequestFailed)
 EC_READY = Property(
     "EC-READY",
     "An encoding is announced or served only after its bytes are complete.",
@@ -144,6 +154,7 @@ EC_READY = Property(
     sometimes="an engine loads an embedding",
     evidence=("vLLM PRs 47941, 53176",),
     monitor=EcReady,
+    reads=(EncodeFinished, EcLoaded),
 )
 PROTO = (
     Property(
@@ -154,6 +165,7 @@ PROTO = (
         sometimes="a request's items are named in two places",
         evidence=("vLLM PRs 56432, 12439", "LMCache PR 5055", "sglang PR 23481"),
         monitor=ProtoId,
+        reads=(Rendered, EncodeFinished, RequestQueued, *_ENDS),
     ),
     Property(
         "PROTO-SUFF",
@@ -164,6 +176,7 @@ PROTO = (
         evidence=("vLLM PR 56070", "llm-d-router PR 2723", "dynamo PR 7827"),
         twin="ECV-COMPLETE",
         monitor=ProtoSuff,
+        reads=(RequestArrived, EncodeFinished, RequestQueued, *_ENDS),
     ),
 )
 KV_HAND = Property(
@@ -175,4 +188,5 @@ KV_HAND = Property(
     evidence=("vLLM issue 49250", "LMCache PR 2069"),
     twin="TOK-CONS",
     monitor=KvHand,
+    reads=(RequestArrived, StepPlanned, KvTransferred, RequestQueued, *_ENDS),
 )

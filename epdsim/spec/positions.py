@@ -86,6 +86,7 @@ PROPERTIES = (
         sometimes="a prompt with media of M-RoPE or XD-RoPE, computed otherwise than as a whole",
         evidence=("smg PR 2366", "dynamo PR 5281", "TensorRT-LLM PR 15661", "vLLM PR 46086"),
         monitor=lambda: _Compared(("chunk", "resumed", "metadata", "turn")),
+        reads=(PositionsComputed,),
     ),
     Property(
         "POS-SUFFIX",
@@ -96,5 +97,6 @@ PROPERTIES = (
         evidence=("vLLM PR 53456",),
         twin="STRIP-MAX",
         monitor=lambda: _Compared(("stripped",)),
+        reads=(PositionsComputed,),
     ),
 )

@@ -87,6 +87,7 @@ SPLICE_EQ = Property(
     ),
     twin="ENC-HIT",
     monitor=SpliceEq,
+    reads=(EngineStarted, StepPlanned, EncoderFed, Gathered, StepYielded),
     exempt={
         "recorded": "recordings of schedules tell no worker",
         "simulated": "a fleet has no workers, only what they are sent",

@@ -167,7 +167,7 @@ PROPERTIES = (
         evidence=("downstream report on vLLM PR 52041", "vLLM PR 54994", "vLLM PR 50871", "TensorRT-LLM issue 17882"),
         twin="STRIP-MAX",
         monitor=lambda: strip_avail,
-        reads=(Admitted, StepPlanned),
+        reads=(Admitted, EncoderFed, StepPlanned),
         of_media=True,
         exempt={"simulated": "no fleet of the quick lane preempts a request whose item was stripped and is open again"},
     ),
