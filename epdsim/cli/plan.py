@@ -13,6 +13,10 @@ def plan(
         Path, typer.Argument(help="A scenario file (YAML) with the sections slo and plan.", metavar="SCENARIO.yaml")
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print results as JSON in place of tables.")] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Write tables and figures to FILE, one page that fetches nothing.", metavar="FILE"),
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Run the answer once more under the settings of plan.check.")
     ] = False,
@@ -49,6 +53,7 @@ def plan(
         seed=seed,
         processes=processes,
         store=store,
+        html=html,
         wants_check=check,
         as_json=as_json,
     )

@@ -6,7 +6,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -37,6 +37,23 @@ class DrawnRun:
     name: str
     metrics: RunMetrics
     observer: RunObserver
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnFleet:
+    """A fleet that a plan tried.
+
+    Attributes:
+        name: Its instances by pool.
+        gpus: What it costs.
+        ratio: Its worst figure against the bound of it; None where the run was given up.
+        kind: The answer, run on all of the traffic, or on its busiest stretch only.
+    """
+
+    name: str
+    gpus: float
+    ratio: float | None
+    kind: Literal["answer", "all", "stretch"]
 
 
 def check_installed() -> None:
@@ -146,6 +163,35 @@ def against_axis(axis: str, series: Mapping[str, Sequence[tuple[float, float]]],
     axes.grid(alpha=0.3)
     if any(series):
         axes.legend(fontsize=7)
+    return _svg(figure)
+
+
+def fleets(tried: Sequence[DrawnFleet]) -> str:
+    """Fleets by GPUs and by how far their worst figure is from its bound; those that were given up stand at the top."""
+    figure = _figure(2.2, 3.6)
+    axes: Axes = figure.subplots()
+    top = 1.25 * max([1.5, *(one.ratio for one in tried if one.ratio is not None)])
+    looks = {
+        "answer": ("the answer", "*", "#17652f", 170),
+        "all": ("run on all of the traffic", "o", "#2a5db0", 34),
+        "stretch": ("run on the busiest stretch", "^", "#8a94a6", 30),
+    }
+    for kind, (label, marker, colour, size) in looks.items():
+        shown = [one for one in tried if one.kind == kind]
+        if shown:
+            heights = [top if one.ratio is None else one.ratio for one in shown]
+            axes.scatter([one.gpus for one in shown], heights, s=size, c=colour, marker=marker, label=label, zorder=3)
+            for one, height in zip(shown, heights, strict=True):
+                axes.annotate(one.name, (one.gpus, height), (5, 4), textcoords="offset points", fontsize=7)
+    axes.axhline(1.0, color="#a3162a", linewidth=1.2, linestyle="--", label="the level")
+    axes.axhline(top, color="#d5dae2", linewidth=0.8)
+    axes.set_ylim(0, 1.12 * top)
+    below = [tick for tick in axes.get_yticks() if 0 <= tick < 0.95 * top]
+    axes.set_yticks([*below, top], [*(f"{tick:g}" for tick in below), "given up"])
+    axes.set_xlabel("GPUs")
+    axes.set_ylabel("worst figure / its bound")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return _svg(figure)
 
 

@@ -44,6 +44,45 @@ def test_the_answer_its_neighbours_and_what_binds(epdsim, scenario):
     assert "assumed: what one fleet misses" in text
 
 
+def test_the_page_shows_fleets_and_the_answer_and_is_the_same_again(epdsim, scenario):
+    words = ("plan", scenario, "--processes", "1", "--store", "kept", "--html")
+    assert epdsim(*words, "one.html").code == 0
+    page = Path("one.html").read_text()
+    for title in (
+        "the smallest fleet",
+        "fleets that were tried",
+        "latency of the answer on all of the traffic",
+        "load over",
+    ):
+        assert title in page
+    assert page.count("<svg") == 4
+    assert "http" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
+        "http://creativecommons.org", ""
+    )
+    assert epdsim(*words, "two.html").code == 0
+    assert Path("two.html").read_text() == page
+    done = epdsim("plan", scenario, "--html", scenario)
+    assert (done.code, done.out) == (2, "")
+    assert "--html 'plan.yaml': the run reads this file" in done.err
+
+
+def test_long_traffic_is_searched_on_its_busiest_stretch(epdsim, scenario):
+    words = ["workload.num_requests=120", "workload.rate_req_s=150", "plan.stretch_s=0.15"]
+    long = (*(word for one in words for word in ("--set", one)), "--processes", "1", "--json")
+    (one,) = json.loads(epdsim("plan", scenario, *long).out)
+    start_s, end_s = one["traffic"]["stretch_s"]
+    assert end_s - start_s == pytest.approx(0.15)
+    assert 0 < one["traffic"]["in_stretch"] < one["traffic"]["num_requests"] == 120
+    assert {trial["on"] for trial in one["trials"]} == {"all requests", "the busiest stretch"}
+    assert one["answer"]["on"] == "all requests"
+    assert {trial["on"] for trial in one["neighbours"]} == {"all requests"}
+    (whole,) = json.loads(epdsim("plan", scenario, *long, "--set", "plan.stretch_s=null").out)
+    assert (whole["answer"]["fleet"], whole["traffic"]["stretch_s"]) == (one["answer"]["fleet"], None)
+    text = epdsim("plan", scenario, *long[:-1]).out
+    assert "fleets were simulated on the busiest 0.15 s" in text
+    assert "assumed: a fleet with more late requests in the busiest stretch" in text
+
+
 def test_processes_change_nothing(epdsim, scenario):
     outcomes = {epdsim("plan", scenario, "--json", "--processes", count).out for count in ("1", "2")}
     assert len(outcomes) == 1
