@@ -130,11 +130,9 @@ class Planner:
         """Fleets from the floor up, in the order of their cost; ties go to the first pool's smallest number."""
         for wave in self._waves(floor):
             hopeful = [trial.fleet for trial in self._try_quick(wave) if trial.meets]
-            if self._stretch_s is None:
-                met = [self._whole[fleet] for fleet in hopeful]
-            else:
-                # The neighbours are to be shown in any case: they run beside.
-                met = [trial for fleet in hopeful if (trial := self._try_whole([fleet, *self._below(fleet)])[0]).meets]
+            # The neighbours of the first are to be shown in any case: they run beside.
+            beside = list(self._below(hopeful[0])) if hopeful and self._stretch_s is not None else []
+            met = [trial for trial in self._try_whole([*hopeful, *beside])[: len(hopeful)] if trial.meets]
             if met:
                 return met[0]
         raise self._none()
