@@ -27,6 +27,12 @@ MODES = modes("modes of the live comparison", weight=3)
 POSITIONS = drawn("prompts of every position scheme", position_cases(), level="positions", weight=2)
 
 WORLDS = listed("all small worlds of three requests", worlds, level="engine")
+LATE = drawn(
+    "workloads whose payloads are sent late",
+    engine_cases(Traits(strip="deferred", mismatches=False)),
+    level="engine",
+    weight=0.5,
+)
 SMALL_STRIPS = listed("all strips of up to two items", strips, level="protocol")
 
 ENGINE = (RESUMES, WORKLOADS, MODES, MACHINE, WORLDS)

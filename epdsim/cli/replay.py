@@ -14,13 +14,20 @@ def replay(
     what: Annotated[
         Path | None,
         typer.Argument(
-            help="A wire recording (folder), a schedule recording (JSON lines), or the id of a failure.", metavar="WHAT"
+            help="A wire recording (folder), a schedule recording (JSON lines), the id of a failure, or a file it was saved as.",
+            metavar="WHAT",
         ),
     ] = None,
     live: LiveOption = None,
     seeds: SeedsOption = "0:25",
     modes: ModesOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
+    save_scenario: Annotated[
+        Path | None,
+        typer.Option(
+            "--save-scenario", help="Save the failure as one file (.yaml), to be replayed anywhere.", metavar="FILE"
+        ),
+    ] = None,
 ) -> None:
     """Compare with a recording or live, or try a kept failure again.
 
@@ -33,6 +40,10 @@ def replay(
         given = "no recording and no live system" if what is None else f"{what} and --live {live}"
         raise InputError(given, "replay takes a recording or --live SYSTEM", "give one of the two")
     failure = None if what is None else find_failure(what)
+    if save_scenario is not None:
+        if failure is None:
+            raise InputError("--save-scenario", "only a failure is saved as a scenario", "name the id of one")
+        _save_scenario(failure, save_scenario)
     if failure is not None:
         raise typer.Exit(0 if _replay_failure(failure, as_json=as_json) else 1)
     is_equal = (
@@ -41,6 +52,13 @@ def replay(
         else _replay_live(live or "", seeds, modes, as_json)
     )
     raise typer.Exit(0 if is_equal else 1)
+
+
+def _save_scenario(place: Path, path: Path) -> None:
+    from epdsim.testing.failures import save_scenario
+
+    save_scenario(place, path)
+    typer.echo(f"{path} written\n", err=True)
 
 
 def _replay_failure(place: Path, *, as_json: bool) -> bool:

@@ -25,6 +25,7 @@ class EngineStarted(Event, frozen=True):
         num_gpu_blocks: KV blocks, the null block among them; 0 when it is not told.
         beyond: What befalls it that its events do not tell in full, for example `"sessions"`; only properties that cope with
             all of it are judged.
+        sends_late: Whether a payload comes only with the step that encodes its item.
         has_workers: Whether workers take its steps, and what they are fed and gather is told.
     """
 
@@ -45,6 +46,7 @@ class EngineStarted(Event, frozen=True):
     ec_role: str = "none"
     beyond: Sequence[str] = ()
     has_workers: bool = False
+    sends_late: bool = False
 
 
 class ItemInfo(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -45,6 +45,7 @@ class RequestState:
         stripped: Items whose payload an admission left out, so far.
         reopened: Those of them that its last admission found uncovered again.
         added: Media of a session's further inputs.
+        num_told: Items that workers were told of since they last knew nothing of it, as often as they were.
     """
 
     queued: RequestQueued
@@ -56,6 +57,7 @@ class RequestState:
     stripped: set[int] = field(default_factory=set[int])
     reopened: tuple[int, ...] = ()
     added: list[ItemInfo] = field(default_factory=list[ItemInfo])
+    num_told: int = 0
 
     @property
     def items(self) -> Sequence[ItemInfo]:
@@ -114,6 +116,7 @@ class EngineState:
                 if (known := self.requests.get(event.request_id)) is not None:
                     known.is_running = False
                     known.table = []
+                    known.num_told = 0
             case StepPlanned():
                 self._plan(event)
             case StepYielded():
@@ -142,6 +145,7 @@ class EngineState:
             index for index in sorted(known.stripped) if known.items[index].end > event.num_computed_tokens
         )
         if event.payloads:
+            known.num_told += len(event.payloads)
             known.held = [*event.payloads, *known.held[len(event.payloads) :]]
             known.stripped |= {index for index, kind in enumerate(event.payloads) if kind not in PAYLOADS}
 

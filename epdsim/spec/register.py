@@ -5,14 +5,27 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from epdsim.core.errors import InputError
-from epdsim.spec import caches, content, ecv, encoder, handover, positions, simulator, slots, stated, steps, strip
+from epdsim.spec import (
+    caches,
+    content,
+    ecv,
+    encoder,
+    handover,
+    positions,
+    simulator,
+    slots,
+    stated,
+    steps,
+    strip,
+    strip_cost,
+)
 from epdsim.spec.property import Property
 from epdsim.spec.splice import SPLICE_EQ
 
 FAMILIES: Mapping[str, tuple[str, Sequence[Property]]] = {
     "slots": ("Slots: tables that are complete", slots.PROPERTIES),
     "ecv": ("The validator", ecv.PROPERTIES),
-    "strip": ("What workers are sent", strip.PROPERTIES),
+    "strip": ("What workers are sent", (*strip.PROPERTIES, *strip_cost.PROPERTIES)),
     "encoder": ("Encoder cache and isolation", encoder.PROPERTIES),
     "steps": ("Steps, blocks and progress", steps.PROPERTIES),
     "content": ("KV content", content.PROPERTIES),

@@ -216,21 +216,6 @@ PROPERTIES = (
         reads=(FeaturesStripped,),
     ),
     Property(
-        "STRIP-COST",
-        "Work and bytes per step are bounded by the step's new work, not by the length of the session.",
-        "Realtime audio grows by milliseconds per step for each minute of the session.",
-        "engine",
-        evidence=("vLLM issues 58324, 50860",),
-        not_judged="needs sessions whose input grows, and a count of looks at items",
-    ),
-    Property(
-        "STRIP-LATE",
-        "A payload sent only with the step that encodes its item satisfies all of the above and sends no more bytes.",
-        "The variant that would end the losses must not cost what the strip saves.",
-        "engine",
-        not_judged="tested in tests/property/test_protocol_laws.py and tests/unit/engine; no release does it yet",
-    ),
-    Property(
         "NO-HIT",
         "Without a prefix hit every item is sent as it is: the strip changes nothing.",
         "A strip that touches requests without a hit takes pixels that are about to be encoded.",

@@ -161,6 +161,7 @@ def scheduler_config(workload: RecordedWorkload) -> SchedulerConfig:
         parallel_drafting=config.parallel_drafting,
         disable_eagle_block_drop=config.disable_eagle_block_drop,
         mamba_block_aligned_split=config.mamba_block_aligned_split,
+        strip=config.strip,
     )
 
 

@@ -19,7 +19,7 @@ from epdsim.core.files import whole_file
 
 
 class RecordedConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Settings of a recorded workload."""
+    """Settings of a recorded workload; all releases strip at admission."""
 
     vllm: str
     mode: str
@@ -51,6 +51,7 @@ class RecordedConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     mamba_block_aligned_split: bool = False
     kv_role: str | None = None
     kv_load_failure_policy: str | None = None
+    strip: str = "admission"
 
 
 class RecordedTransfer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

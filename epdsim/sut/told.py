@@ -289,6 +289,7 @@ def _started(config: RecordedConfig, system: str, beyond: Sequence[str], *, has_
         config.ec_role or "none",
         beyond,
         has_workers,
+        config.strip == "deferred",
     )
 
 

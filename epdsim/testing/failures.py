@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+import yaml
 
 from epdsim.core.errors import InputError
 from epdsim.core.files import whole_file
@@ -138,7 +139,9 @@ _SILENT = ("vllm", "mode", "seed", "max_model_len")
 
 
 def find_failure(identifier: str | Path, folder: Path = FOLDER) -> Path | None:
-    """The folder of a failure by id or by path; None when there is none."""
+    """The folder of a failure by id or by path, or the scenario file that it was saved as; None when there is none."""
+    if Path(identifier).suffix in _SUFFIXES and Path(identifier).is_file():
+        return Path(identifier)
     for place in (Path(identifier), folder / identifier):
         if (place / "failure.json").is_file():
             return place
@@ -151,12 +154,63 @@ def read_failure(place: Path) -> tuple[Failure, Case]:
     Raises:
         InputError: It cannot be read.
     """
+    if place.is_file():
+        return _read_scenario(place)
     try:
         failure = msgspec.json.decode((place / "failure.json").read_bytes(), type=Failure)
         case = read_case((place / "case.json").read_bytes())
     except (OSError, msgspec.DecodeError) as error:
         raise InputError(f"failure {str(place)!r}", f"it cannot be read ({error})", "let it fail again") from error
     return failure, case
+
+
+class _Scenario(msgspec.Struct, forbid_unknown_fields=True):
+    """A failure in one file."""
+
+    failure: Failure
+    case: Case
+
+
+def save_scenario(place: Path, path: Path) -> None:
+    """Save a failure as one scenario file, which can be read, changed, kept beside the code that it is about, and replayed.
+
+    Args:
+        place: The failure.
+        path: The file; its name ends in `.yaml`.
+
+    Raises:
+        InputError: The failure cannot be read, or the file not be written.
+    """
+    if path.suffix not in _SUFFIXES:
+        raise InputError(f"scenario file {str(path)!r}", "its name ends in .yaml", f"take {path.with_suffix('.yaml')}")
+    failure, case = read_failure(place)
+    lines = [f"# {line}" if line else "#" for line in _story_of(place)]
+    text = yaml.safe_dump(msgspec.to_builtins(_Scenario(failure, case)), sort_keys=False, width=120)
+    with whole_file(path, f"scenario file {str(path)!r}") as out:
+        out.write(("\n".join([*lines, f"# again: epdsim replay {path.name}", "", text])).encode())
+
+
+def _read_scenario(path: Path) -> tuple[Failure, Case]:
+    try:
+        scenario = msgspec.convert(yaml.safe_load(path.read_text(encoding="utf-8")), type=_Scenario)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, msgspec.ValidationError, RecursionError) as error:
+        raise InputError(
+            f"scenario file {str(path)!r}",
+            f"it is no saved failure ({error})",
+            "save one with epdsim replay ID --save-scenario",
+        ) from error
+    return scenario.failure, scenario.case
+
+
+def _story_of(place: Path) -> list[str]:
+    """The story as it was told when it was found."""
+    if place.is_dir():
+        return (place / "story.txt").read_text(encoding="utf-8").splitlines()
+    lines = place.read_text(encoding="utf-8").splitlines()
+    return [line.removeprefix("#").removeprefix(" ") for line in lines if line.startswith("#")][:-1]
+
+
+_SUFFIXES = (".yaml", ".yml")
 
 
 def replay_failure(place: Path) -> Replayed:
@@ -177,7 +231,7 @@ def replay_failure(place: Path) -> Replayed:
     story = (
         told_failure(Found(failure.property_id, case, events, verdict))
         if verdict.first is not None
-        else (place / "story.txt").read_text(encoding="utf-8").splitlines()
+        else _story_of(place)
     )
     return Replayed(failure, status, detail, story)
 

@@ -39,6 +39,7 @@ class Traits:
         ec_roles: Sides of the EC connector; None for no connector.
         mismatches: Whether an identifier may stand for items of different sizes.
         aborts: Whether clients may leave.
+        strip: How payloads are stripped, as in `SchedulerConfig`; all releases do it at admission.
     """
 
     plots: tuple[str, ...] = PLOTS
@@ -48,6 +49,7 @@ class Traits:
     ec_roles: tuple[str | None, ...] = (None, None, "consumer")
     mismatches: bool = True
     aborts: bool = True
+    strip: str = "admission"
 
 
 @dataclass(slots=True)
@@ -141,6 +143,7 @@ def _settings(draw: st.DrawFn, plot: str, traits: Traits, release: str) -> Recor
         long_prefill_token_threshold=draw(st.sampled_from([0, 0, max(largest if whole else 2, budget // 2)])),
         max_model_len=512,
         ec_role=draw(st.sampled_from(traits.ec_roles)),
+        strip=traits.strip,
     )
 
 

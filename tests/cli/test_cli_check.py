@@ -24,6 +24,10 @@ def test_a_violation_is_told_kept_and_replayed(epdsim):
     again = epdsim("replay", failure)
     assert again.code == 1
     assert f"{failure} in reference vllm-0.32: STILL FAILS" in again.out
+    saved = epdsim("replay", failure, "--save-scenario", "keyed.yaml", "--json")
+    assert saved.code == 1
+    assert Path("keyed.yaml").read_text().startswith("# ECV-KEYED: ")
+    assert json.loads(epdsim("replay", "keyed.yaml", "--json").out)["story"] == json.loads(saved.out)["story"]
     kept = Path(".epdsim/failures") / failure / "failure.json"
     kept.write_text(kept.read_text().replace('"dialect":"vllm-0.32"', '"dialect":null'))
     fixed = epdsim("replay", failure, "--json")

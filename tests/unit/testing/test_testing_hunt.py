@@ -18,7 +18,16 @@ from epdsim.sut.reference import ReferenceProtocol, reference_engine
 from epdsim.sut.schedule_model import ModelEngine
 from epdsim.sut.systems import SystemUnderTest, find_system
 from epdsim.testing.blame import rules_behind
-from epdsim.testing.failures import Failure, Status, find_failure, keep, replay_failure, told_failure
+from epdsim.testing.failures import (
+    Failure,
+    Status,
+    find_failure,
+    keep,
+    read_failure,
+    replay_failure,
+    save_scenario,
+    told_failure,
+)
 from epdsim.testing.hunt import Collector, Hunter, drawn
 from epdsim.testing.machine import machine
 from epdsim.testing.modes import modes
@@ -217,6 +226,25 @@ class TestFailures:
         assert (fixed.status, fixed.detail) == (Status.FIXED, "the premise is reached, and the property holds")
         older = rewritten(dialect="vllm-0.28")
         assert (older.status, older.detail) == (Status.FIXED, "the premise is not reached any more")
+
+    def test_it_is_saved_as_one_file_that_replays_like_it(self, lost, tmp_path):
+        place, file = tmp_path / self.kept(lost, tmp_path), tmp_path / "lost.yaml"
+        save_scenario(place, file)
+        assert find_failure(file) == file
+        assert read_failure(file) == read_failure(place)
+        replayed = replay_failure(file)
+        assert replayed.status is Status.STILL_FAILS
+        assert list(replayed.story) == (place / "story.txt").read_text().splitlines()
+        file.write_text(file.read_text().replace("dialect: vllm-0.32", "dialect: ideal"))
+        fixed = replay_failure(file)
+        assert (fixed.status, list(fixed.story)) == (Status.FIXED, list(replayed.story))
+
+    def test_a_file_that_is_none_is_told(self, lost, tmp_path):
+        with pytest.raises(InputError, match=r"its name ends in \.yaml"):
+            save_scenario(tmp_path / self.kept(lost, tmp_path), tmp_path / "lost.txt")
+        (tmp_path / "other.yaml").write_text("name: capacity\n")
+        with pytest.raises(InputError, match="it is no saved failure"):
+            replay_failure(tmp_path / "other.yaml")
 
     def test_what_cannot_be_read_is_told(self, tmp_path):
         (tmp_path / "failure.json").write_text("{}")
