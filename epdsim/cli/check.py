@@ -30,6 +30,10 @@ def check(
         Path | None,
         typer.Option(help="Also write the verdicts to FILE (JSON), for epdsim table.", metavar="FILE", dir_okay=False),
     ] = None,
+    stories: Annotated[
+        bool,
+        typer.Option("--stories/--no-stories", help="Make violations small and tell them, or give verdicts alone."),
+    ] = True,
     progress: Annotated[
         bool | None,
         typer.Option(
@@ -56,7 +60,7 @@ def check(
         raise typer.Exit
     shows = sys.stderr.isatty() if progress is None else progress
     names = [one.id for one in wanted if one.monitor is not None]
-    told = _run(names, sut, dialect, seed, budget, max_time, shows=shows)
+    told = _run(names, sut, dialect, seed, budget, max_time, shows=shows, stories=stories)
     outcomes = {one["outcome"] for one in told["verdicts"]}
     if report is not None:
         with whole_file(report, str(report)) as out:
@@ -76,7 +80,15 @@ def _list(properties: Any) -> None:
 
 
 def _run(
-    names: list[str], sut: str, dialect: str | None, seed: int, budget: int, max_time: float, *, shows: bool
+    names: list[str],
+    sut: str,
+    dialect: str | None,
+    seed: int,
+    budget: int,
+    max_time: float,
+    *,
+    shows: bool,
+    stories: bool,
 ) -> dict[str, Any]:
     """The report of the property pack, run by pytest in this process."""
     import contextlib
@@ -110,6 +122,7 @@ def _run(
             *("--import-mode=importlib", "-q", "-W", "ignore", "-k", " or ".join(names), "--epd-report", str(report)),
             *("--epd-sut", sut, "--epd-seed", str(seed), "--epd-budget", str(budget), "--epd-seconds", str(max_time)),
             *(("--epd-dialect", dialect) if dialect else ()),
+            *(() if stories else ("--epd-no-stories",)),
         ]
         with contextlib.redirect_stdout(told):
             pytest.main(arguments, plugins=[_Progress(tell)])

@@ -35,6 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         ("failures", str, "DIR", "Where failures are kept (default .epdsim/failures)."),
     ):
         group.addoption(f"--epd-{name}", default=None, type=kind, metavar=shown, help=told)
+    group.addoption("--epd-no-stories", action="store_true", help="Give verdicts alone, which is quicker.")
     parser.addini("epd_sut", "System under test.", default="reference")
     parser.addini("epd_budget", "Cases of each exploration.", default="150")
 

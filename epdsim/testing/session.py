@@ -23,6 +23,7 @@ class Session:
         folder: Where failures are kept; None for the usual place.
         seconds: For all that is explored and made short; None for as long as it takes.
         progress: Told what is done.
+        tells_stories: Whether violations are made small, told and kept; else there are verdicts alone.
 
     Raises:
         InputError: No such system, or it is not installed.
@@ -37,7 +38,10 @@ class Session:
         folder: Path | None = None,
         seconds: float | None = None,
         progress: Progress = lambda _: None,
+        *,
+        tells_stories: bool = True,
     ) -> None:
+        self.tells_stories = tells_stories
         self.sut, self.dialect, self.folder = sut, dialect, folder or FOLDER
         self.system = find_system(sut, dialect)
         self.hunter = Hunter(self.system, seed, budget, seconds=seconds, progress=progress)
@@ -63,11 +67,16 @@ class Session:
                 told["is_cut"] = True
         told |= {"outcome": str(total.outcome), "num_reached": total.num_reached}
         if total.outcome is Outcome.VIOLATED:
-            stories = [self._kept(one) for one in self.hunter.stories(explorations, property_id)]
-            return told | {"stories": stories, "replay": stories[0]["replay"]}
+            return told | self._stories(explorations, property_id)
         if total.outcome is Outcome.INCONCLUSIVE:
             told["reason"] = f"inconclusive: no case reached its premise ({REGISTER[property_id].sometimes})"
         return told
+
+    def _stories(self, explorations: Sequence[Exploration], property_id: str) -> dict[str, Any]:
+        if not self.tells_stories:
+            return {"stories": []}
+        stories = [self._kept(one) for one in self.hunter.stories(explorations, property_id)]
+        return {"stories": stories, "replay": stories[0]["replay"]}
 
     def canary(self, canary: Property, exploration: Exploration) -> list[str]:
         """The story of a property that must be violated: that it is told proves that violations are.
