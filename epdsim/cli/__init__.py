@@ -21,6 +21,7 @@ from epdsim.cli.record import record
 from epdsim.cli.replay import replay
 from epdsim.cli.run import run
 from epdsim.cli.soak import soak
+from epdsim.cli.table import table
 from epdsim.cli.trace import trace
 from epdsim.cli.validate import validate
 from epdsim.core.errors import EpdsimError
@@ -39,6 +40,7 @@ app.command()(compare)
 app.command()(validate)
 app.command()(check)
 app.command()(soak)
+app.command()(table)
 app.command()(judge)
 app.command()(replay)
 app.command()(record)
