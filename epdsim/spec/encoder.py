@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from epdsim.events import CacheReset, EngineDied, Event, Gathered, RequestFailed, StepPlanned
 from epdsim.spec.engine_state import EngineState
-from epdsim.spec.property import BEYOND, Broken, Finding, Property, Reached
+from epdsim.spec.property import ALL_BUT_SESSIONS, BEYOND, Broken, Finding, Property, Reached
 
 
 def gathers(event: StepPlanned, engine: EngineState) -> Iterator[tuple[str, int]]:
@@ -139,6 +139,7 @@ PROPERTIES = (
         sometimes="a gather of what another step or request encoded",
         evidence=("vLLM issue 38551", "vLLM PRs 39544, 39543, 45347, 29750, 34220, 51222"),
         monitor=lambda: enc_hit,
+        copes=ALL_BUT_SESSIONS,
         reads=(Gathered, StepPlanned),
         of_media=True,
     ),
@@ -150,6 +151,7 @@ PROPERTIES = (
         sometimes="an entry is evicted",
         evidence=("vLLM PR 39544",),
         monitor=EncMirror,
+        copes=ALL_BUT_SESSIONS,
         reads=(StepPlanned, CacheReset),
         of_media=True,
     ),
@@ -161,6 +163,7 @@ PROPERTIES = (
         sometimes="an entry makes room for another",
         evidence=("vLLM PRs 54284, 31857, 30475, 37307", "vllm-ascend PR 16781"),
         monitor=lambda: enc_cons,
+        copes=ALL_BUT_SESSIONS,
         reads=(StepPlanned,),
         of_media=True,
     ),
@@ -172,6 +175,7 @@ PROPERTIES = (
         sometimes="two live items with one identifier and different sizes",
         evidence=("vLLM PR 57696", "vLLM issues 55547, 44939"),
         monitor=lambda: enc_key,
+        copes=frozenset({"stops", "pauses", "transfers", "cross attention"}),
         reads=(Gathered, StepPlanned),
         of_media=True,
         exempt={"simulated": "identifiers of a fleet are hashes of content, none of which stands for two items"},

@@ -50,6 +50,8 @@ Monitor = Callable[[Event, EngineState], Iterable[Finding]]
 
 BEYOND = frozenset({"sessions", "stops", "pauses", "drafts", "transfers", "pull", "cross attention", "encoding alone"})
 """What events of an engine do not tell in full, so far."""
+ALL_BUT_SESSIONS = BEYOND - {"sessions"}
+"""Where prompts and items stay what they were when the request came."""
 
 Level = Literal["protocol", "engine", "fleet", "end to end"]
 SYSTEMS: Mapping[Level, tuple[str, ...]] = {

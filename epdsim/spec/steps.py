@@ -220,6 +220,7 @@ PROPERTIES = (
         sometimes="a request computes again after a preemption",
         evidence=("vLLM issue 49250",),
         monitor=TokCons,
+        copes=frozenset({"stops", "pauses", "pull", "cross attention", "encoding alone"}),
         reads=(Admitted, StepPlanned),
     ),
     Property(
@@ -229,6 +230,7 @@ PROPERTIES = (
         "engine",
         sometimes="two requests share a block",
         monitor=lambda: kv_cons,
+        copes=frozenset({"sessions", "stops", "pauses", "pull", "drafts"}),
         reads=(StepPlanned, StepYielded),
         exempt={"simulated": "a fleet does not tell its queues by name"},
     ),
@@ -266,6 +268,7 @@ PROPERTIES = (
         sometimes="a request ends well after it was preempted",
         evidence=("vllm-omni PR 7788",),
         monitor=LiveDone,
+        copes=frozenset({"pauses"}),
         reads=(RequestQueued, StepPlanned, RequestFinished, RequestFailed),
     ),
     Property(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from epdsim.events import Admitted, EncoderFed, Event, FeaturesStripped, StepPlanned, StrippedItem
 from epdsim.spec.engine_state import PAYLOADS, EngineState
-from epdsim.spec.property import Broken, Finding, Property, Reached
+from epdsim.spec.property import ALL_BUT_SESSIONS, Broken, Finding, Property, Reached
 
 
 def strip_avail(event: Event, engine: EngineState) -> Iterator[Finding]:
@@ -167,6 +167,7 @@ PROPERTIES = (
         evidence=("downstream report on vLLM PR 52041", "vLLM PR 54994", "vLLM PR 50871", "TensorRT-LLM issue 17882"),
         twin="STRIP-MAX",
         monitor=lambda: strip_avail,
+        copes=ALL_BUT_SESSIONS,
         reads=(Admitted, EncoderFed, StepPlanned),
         of_media=True,
         exempt={"simulated": "no fleet of the quick lane preempts a request whose item was stripped and is open again"},
@@ -180,6 +181,7 @@ PROPERTIES = (
         evidence=("vLLM PR 52041",),
         twin="STRIP-AVAIL, STRIP-META",
         monitor=lambda: strip_max,
+        copes=ALL_BUT_SESSIONS,
         reads=(Admitted, FeaturesStripped),
         of_media=True,
     ),
@@ -192,6 +194,7 @@ PROPERTIES = (
         evidence=("vLLM PRs 53456, 52827, 52881", "vLLM issue 17007"),
         twin="STRIP-MAX",
         monitor=lambda: strip_meta,
+        copes=ALL_BUT_SESSIONS,
         reads=(Admitted, FeaturesStripped),
         of_media=True,
     ),
@@ -223,6 +226,7 @@ PROPERTIES = (
         sometimes="a request with media admitted with nothing computed",
         evidence=("vLLM PR 52041",),
         monitor=lambda: no_hit,
+        copes=ALL_BUT_SESSIONS - {"pull"},
         reads=(Admitted,),
         of_media=True,
     ),

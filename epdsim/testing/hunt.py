@@ -90,7 +90,7 @@ def kind_of(found: Found) -> str:
     """What is wrong in a violation, in words without names and numbers, and what is beyond the engine's events."""
     assert found.verdict.first is not None, "it is violated"
     told = re.sub(r"\b([a-z]+-)?[a-z]?\d+\b", "N", found.verdict.first.told)
-    told = re.sub(r"N(, N)+", "N", told)
+    told = re.sub(r"N(, N)+", "N", re.sub(r"\b(image|audio|video)\b", "item", told))
     return f"{told} {' '.join(beyond_of(found))}"
 
 

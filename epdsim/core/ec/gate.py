@@ -143,6 +143,24 @@ EC_PARAMS_READ: Rule[Callable[[EcParams], EcParams]] = Rule(
 )
 
 
+def name_items(unprovided: Sequence[GateItem]) -> str:
+    """Modality, index and hash of each."""
+    return ", ".join(f"{one.modality}[{one.index}] (hash {one.mm_hash!r})" for one in unprovided)
+
+
+def name_nothing(_unprovided: Sequence[GateItem]) -> str:
+    """That there are some: vLLM 0.30 to 0.33."""
+    return "media items"
+
+
+REFUSED: Rule[Callable[[Sequence[GateItem]], str]] = Rule(
+    "ec_gate.refused",
+    "A refusal names modality, index and hash of every item that nothing provides for (ECV-SAYS)",
+    source="found by the properties in vLLM 0.30 to 0.32, which name none",
+    ideal=name_items,
+)
+
+
 def check_gate(tables: FeatureTables[S], ec_transfer_params: EcParams, dialect: Dialect = IDEAL) -> None:
     """Refuse a request with items that nothing provides for.
 
@@ -157,7 +175,7 @@ def check_gate(tables: FeatureTables[S], ec_transfer_params: EcParams, dialect: 
     unprovided = dialect[UNPROVIDED](gate_items(tables), dialect[EC_PARAMS_READ](ec_transfer_params))
     if unprovided:
         raise InputError(
-            ", ".join(f"{one.modality}[{one.index}] (hash {one.mm_hash!r})" for one in unprovided),
+            dialect[REFUSED](unprovided),
             "metadata-only, and ec_transfer_params do not offer the embedding",
             "send the payload, or the descriptor that the encoder returned for that hash in ec_transfer_params at the top level",
         )

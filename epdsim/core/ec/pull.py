@@ -44,6 +44,24 @@ WAIT: Rule[Callable[..., bool]] = Rule(
 )
 
 
+def keep_counted(identifier: str) -> str | None:
+    """A copy that a plan counts on stays until the plan is told."""
+    return identifier
+
+
+def keep_none(_identifier: str) -> str | None:
+    """Room for what the plan saves may be made of it: vLLM 0.32."""
+    return None
+
+
+COUNTED: Rule[Callable[[str], str | None]] = Rule(
+    "ec_pull.counted",
+    "A host copy that a plan counts on is not pushed out by what the same plan saves (ENC-HIT).",
+    source="found by the properties; vLLM 0.32.0, whose host copies are, with role both",
+    ideal=keep_counted,
+)
+
+
 def same_number(num_copied: int, num_embeds: int) -> bool:
     """Whether a copy serves an item that needs so many embeddings."""
     return num_copied == num_embeds
@@ -77,6 +95,7 @@ class PullConnector(EcConnector):
 
     __slots__ = (
         "_announces",
+        "_counted",
         "_dialect",
         "_ended",
         "_failed",
@@ -84,6 +103,7 @@ class PullConnector(EcConnector):
         "_given_up",
         "_is_consumer",
         "_is_producer",
+        "_keeps",
         "_loads",
         "_restarts",
         "_saves",
@@ -101,6 +121,7 @@ class PullConnector(EcConnector):
         self.role, self.times, self._dialect = role, times or PullTimes(), dialect
         self._is_producer, self._is_consumer = role in {"producer", "both"}, role in {"consumer", "both"}
         self._announces, self._restarts, self._serves = dialect[ANNOUNCED], dialect[WAIT], dialect[NUMBER]
+        self._keeps = dialect[COUNTED]
         self.now_ms = 0.0
         self.copies = HostCache(capacity)
         self.reads = Reads(self.copies, self.times, dialect)
@@ -111,6 +132,7 @@ class PullConnector(EcConnector):
         self._failed: dict[str, str] = {}
         self._loads: dict[str, None] = {}
         self._saves: dict[str, None] = {}
+        self._counted: set[str] = set()
         self._ended: list[Request] = []
 
     @property
@@ -146,8 +168,15 @@ class PullConnector(EcConnector):
         return not is_waiting
 
     def holds(self, request: Request, index: int) -> bool:
-        """Whether the embedding is among the host copies."""
-        return self._is_consumer and self._has_copy(request.mm_features[index])
+        """Whether the embedding is among the host copies; if it is, the plan counts on it."""
+        feature = request.mm_features[index]
+        if not self._is_consumer or not self._has_copy(feature):
+            return False
+        kept = self._keeps(feature.identifier)
+        if kept is not None and self._is_producer and kept not in self._counted:
+            self._counted.add(kept)
+            self.copies.pin(kept)
+        return True
 
     def allocated(self, request: Request, index: int) -> None:
         """Load a copy that is here; make room for one that a producer is about to encode."""
@@ -184,6 +213,9 @@ class PullConnector(EcConnector):
         self.reads.step_planned()
         step = EcStep(tuple(self._loads), tuple(self._saves))
         self._loads, self._saves = {}, {}
+        for identifier in sorted(self._counted):
+            self.copies.unpin(identifier)
+        self._counted.clear()
         return step
 
     def take_failed(self) -> Mapping[str, str]:
@@ -243,14 +275,21 @@ class PullConnector(EcConnector):
         other.reads, other.leases = self.reads.clone(other.copies), self.leases.clone(other.copies)
         other._since_ms, other._given_up = dict(self._since_ms), set(self._given_up)
         other._failed, other._loads, other._saves = dict(self._failed), dict(self._loads), dict(self._saves)
-        other._ended = list(self._ended)
+        other._counted, other._ended = set(self._counted), list(self._ended)
         return other
 
     def fingerprint(self) -> object:
         """All that decides what it does next; times as distances from now."""
         waits = [(key, self.now_ms - since_ms) for key, since_ms in self._since_ms.items()]
         parts = (self.copies.fingerprint(), self.reads.fingerprint(self.now_ms), self.leases.fingerprint(self.now_ms))
-        rest = (sorted(self._given_up), list(self._failed), list(self._loads), list(self._saves), self._fresh)
+        rest = (
+            sorted(self._given_up),
+            list(self._failed),
+            list(self._loads),
+            list(self._saves),
+            sorted(self._counted),
+            self._fresh,
+        )
         return parts, waits, rest, [request.request_id for request in self._ended]
 
     def _has_copy(self, feature: MediaFeature) -> bool:

@@ -72,6 +72,13 @@ DEVIATIONS: tuple[Deviation, ...] = (
         "any non-empty ec_transfer_params provide for every item: a wrong hash, a missing one and null are found by the worker",
     ),
     Deviation(
+        gate.REFUSED,
+        30,
+        33,
+        gate.name_nothing,
+        "the refusal does not say which item it is about",
+    ),
+    Deviation(
         rules.LONG_PREFILL,
         FIRST,
         30,
@@ -135,6 +142,14 @@ DEVIATIONS: tuple[Deviation, ...] = (
         33,
         push.never_here,
         "a consumer that is pushed to encodes nothing, with or without payload: without a push its requests wait and fail (read in "
+        "0.32.0, taken for all)",
+    ),
+    Deviation(
+        pull.COUNTED,
+        FIRST,
+        33,
+        pull.keep_none,
+        "with role both a step may save over the host copy that it is to load, so that workers have neither copy nor run (seen in "
         "0.32.0, taken for all)",
     ),
     Deviation(

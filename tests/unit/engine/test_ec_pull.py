@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from epdsim.core.ec.pull import NUMBER, WAIT, PullConnector
+from epdsim.core.ec.pull import COUNTED, NUMBER, WAIT, PullConnector
 from epdsim.core.ec.read import LEASE, LOST, PullTimes
 from epdsim.core.ec.serve import ANNOUNCED, Answer
 from epdsim.core.items import MediaFeature
@@ -13,6 +13,7 @@ from epdsim.core.releases.dialects import named
 from epdsim.core.request import EcOffer, Request
 from epdsim.core.rules import IDEAL, Dialect, Replacement
 from epdsim.core.scheduler.config import SchedulerConfig
+from epdsim.core.scheduler.rules import EC_RESET
 from epdsim.core.scheduler.scheduler import Scheduler
 
 TIMES = PullTimes(wait_ms=100, answer_ms=20, read_ms=20, quarantine_ms=30, lease_ms=40)
@@ -350,3 +351,28 @@ def test_copies_are_not_misused() -> None:
         copies.discard("x")
     with pytest.raises(KeyError):
         copies.discard("x")
+
+
+class TestCounted:
+    """An engine in both roles: one step loads one item of a request and encodes, and saves, another."""
+
+    def step_of_two(self, image, dialect: Dialect):
+        engine = Engine("both", capacity=4, dialect=dialect)
+        engine.scheduler.add_request(Request("a", TokenPrompt([7] * 6), 1, (image("x", 0, 4),)))
+        engine.step(0)
+        assert engine.ec.copies.is_ready("x")
+        engine.scheduler.reset_encoder_cache()
+        two = (image("y", 0, 4), image("x", 4, 4))
+        engine.scheduler.add_request(Request("b", TokenPrompt([8] * 12), 1, two))
+        return engine, engine.step(1)[0]
+
+    def test_a_copy_that_a_plan_counts_on_is_loaded(self, image) -> None:
+        keeping = ideal_but(EC_RESET)
+        engine, plan = self.step_of_two(image, keeping)
+        assert (plan.scheduled_encoder_inputs, plan.ec_loads, plan.ec_saves) == ({"b": [0]}, ("x",), ())
+        assert engine.ec.copies.is_idle
+
+    def test_the_release_saves_over_it(self, image) -> None:
+        names = {rule.name: named("vllm-0.32").replacements[rule.name] for rule in (EC_RESET, COUNTED)}
+        _, plan = self.step_of_two(image, IDEAL.replacing("defect", names))
+        assert (plan.scheduled_encoder_inputs, plan.ec_loads) == ({"b": [0]}, ())
