@@ -113,6 +113,10 @@ DRAFT_MODES = (
     *("v1-drafts", "v2-async-drafts", "v1-prio-drafts", "v2-async-prio-tight-drafts", "v1-hash-drafts", "any-drafts"),
     *("v1-eagle", "v2-async-eagle", "v2-prio-tight-eagle", "v1-async-masks-eagle", "v2-async-hash-eagle", "any-eagle"),
     *("v1-aligned", "v2-async-hash-aligned", "v1-prio-tight-aligned", "v2-async-eagle-aligned", "any-aligned"),
+)
+"""Speculative decoding and block-aligned chunks."""
+
+TOGETHER_MODES = (
     *("v1-sessions-drafts", "v2-async-sessions-stops-drafts", "v2-sessions-stops-eagle", "v1-async-sessions-eagle"),
     *("v2-async-prio-sessions-resetrunning-eagle", "v1-mixed-sessions-stops-aligned", "any-sessions-drafts"),
     *("v1-kvload-drafts", "v2-async-kvload-eagle", "v1-prio-kvload-kvfail-eagle", "v2-async-kvfail-drafts"),
@@ -121,14 +125,16 @@ DRAFT_MODES = (
     *("v1-drafts-encdec", "v2-async-drafts-encdec", "v1-prio-tight-drafts-encdec", "v2-async-late-reset-drafts-encdec"),
     "any-drafts-encdec",
 )
-"""Speculative decoding and block-aligned chunks, alone and with sessions, a KV connector and encoder-decoder models."""
+"""Both of them with sessions, a KV connector and encoder-decoder models."""
 
-MODES = (*RECORDED_MODES, *NEW_MODES, *DRAFT_MODES)
+MODES = (*RECORDED_MODES, *NEW_MODES, *DRAFT_MODES, *TOGETHER_MODES)
 """All that are listed."""
 
-SESSIONS_SINCE = 32
-"""Minor version of the first release compared in `SESSION_MODES`, where 0.28 and 0.30 die, in `EC_MODES`, `DRAFT_MODES` and
-`TRANSFER_MODES`."""
+LATER_MODES = (*SESSION_MODES, *EC_MODES, *DRAFT_MODES, *TRANSFER_MODES, *TOGETHER_MODES)
+"""What older releases are not compared in; in those of sessions 0.28 and 0.30 die."""
+
+LATER_SINCE = 32
+"""Minor version of the first release that is compared in them."""
 
 ANY = "any"
 """The runner that stands for one drawn anew for each seed, with several traits besides those that are named."""
@@ -177,11 +183,7 @@ def parse_mode(mode: str) -> tuple[str, frozenset[str]]:
 def default_modes(release: str) -> tuple[str, ...]:
     """What is run against a release, for example `"0.32.0"`, when no mode is named."""
     minor = int(release.split(".")[1])
-    return (
-        MODES
-        if minor >= SESSIONS_SINCE
-        else tuple(mode for mode in MODES if mode not in {*SESSION_MODES, *EC_MODES, *DRAFT_MODES, *TRANSFER_MODES})
-    )
+    return MODES if minor >= LATER_SINCE else tuple(mode for mode in MODES if mode not in LATER_MODES)
 
 
 def _conflict(traits: frozenset[str]) -> Sequence[str]:

@@ -12,8 +12,7 @@ from epdsim.core.strip import payload_kind
 from epdsim.core.workers.records import WorkerStep
 from epdsim.core.workers.worker import Worker
 from epdsim.sut.schedule_ec import FarSide
-from epdsim.sut.schedule_ec_workloads import EC_MODES
-from epdsim.sut.schedule_modes import DRAFT_MODES, ENCODER_MODES, MODES, SESSION_MODES, TRANSFER_MODES
+from epdsim.sut.schedule_modes import ENCODER_MODES, LATER_MODES, MODES
 from epdsim.sut.schedule_play import Play
 from epdsim.sut.schedule_recorder import record
 from epdsim.sut.schedule_records import RecordedWorkload
@@ -23,9 +22,7 @@ from epdsim.sut.vllm.mirrored_caches import CacheReport
 from epdsim.sut.vllm.runners import COMPARED, State, state_after
 from epdsim.sut.vllm.worked import WorkedVllm
 
-RUNNER_MODES = tuple(
-    mode for mode in MODES if mode not in {*SESSION_MODES, *EC_MODES, *ENCODER_MODES, *TRANSFER_MODES, *DRAFT_MODES}
-)
+RUNNER_MODES = tuple(mode for mode in MODES if mode not in {*LATER_MODES, *ENCODER_MODES})
 """Not compared are sessions and resets with all that runs, as a play does not tell which outputs those keep; EC connectors that
 defer or lose items, whose loads are not a step's own; encoder-decoder and encoder-only engines; loads between steps; and drafts."""
 
