@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from epdsim.core.errors import InputError
+from epdsim.core.rules import Dialect
 from epdsim.sut.replay import ReplayCount, ReplayReport
 from epdsim.sut.schedule_model import model_play
 from epdsim.sut.schedule_records import RecordedWorkload, read_schedules
@@ -66,9 +67,14 @@ def replay_schedules(path: Path) -> ReplayReport:
     )
 
 
-def replay_workload(workload: RecordedWorkload) -> tuple[int, Difference | None]:
-    """Replay one workload: the number of equal steps up to the first difference, and that."""
-    play = model_play(workload)
+def replay_workload(workload: RecordedWorkload, dialect: Dialect | None = None) -> tuple[int, Difference | None]:
+    """Replay one workload: the number of equal steps up to the first difference, and that.
+
+    Args:
+        workload: As it was recorded.
+        dialect: Rules in force; by default those of the recorded release.
+    """
+    play = model_play(workload, dialect)
     for equal, step in enumerate(workload.steps):
         sampled = step.get("sampled")
         if not isinstance(sampled, dict):
