@@ -105,6 +105,14 @@ class RunPrompt:
         return (TokenRun(content, start + shift, run_end - start), *self.slice_key(run_end, end))
 
 
+def first_tokens(prompt: Prompt, count: int) -> TokenPrompt | RunPrompt:
+    """The first tokens of a prompt."""
+    if isinstance(prompt, TokenPrompt):
+        return TokenPrompt(prompt.token_ids[:count])
+    assert isinstance(prompt, RunPrompt), "no other prompt grows"
+    return RunPrompt(prompt.slice_key(0, count) if count else ())
+
+
 def joined_prompt(first: Prompt, second: Prompt) -> TokenPrompt | RunPrompt:
     """Two prompts as one.
 

@@ -37,12 +37,14 @@ def with_drafts(rng: random.Random, traits: Collection[str], config: RecordedCon
         budget += drafter.num_prefill_lookahead
     blocks = config.num_gpu_blocks - (-num_spare_slots(config) // config.block_size)
     most = (config.num_gpu_blocks - 1) * config.block_size
+    threshold = max(threshold, 1 + num_drafts) if threshold else 0
+    model_len = rng.randint(most // 2, most) if rng.random() < 0.3 else config.max_model_len
     return msgspec.structs.replace(
         config,
         max_num_batched_tokens=budget,
         num_gpu_blocks=blocks,
-        long_prefill_token_threshold=max(threshold, 1 + num_drafts) if threshold else 0,
-        max_model_len=rng.randint(most // 2, most) if rng.random() < 0.3 else config.max_model_len,
+        long_prefill_token_threshold=threshold,
+        max_model_len=max(model_len, threshold),  # a release refuses to start with less
     )
 
 

@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 
 from epdsim.core.items import MediaFeature
-from epdsim.core.prompt import Prompt, RunPrompt, TokenPrompt, TokenRun, joined_prompt
+from epdsim.core.prompt import Prompt, RunPrompt, TokenPrompt, TokenRun, first_tokens, joined_prompt
 from epdsim.core.request import Request
 from epdsim.core.rules import Dialect, Rule
 
@@ -133,6 +133,7 @@ class RequestKeys:
         "_has_ids",
         "_media_key",
         "_next_feature",
+        "_num_dropped",
         "_num_further",
         "_num_prompt",
         "_output",
@@ -154,6 +155,7 @@ class RequestKeys:
         self._has_ids = isinstance(request.prompt, TokenPrompt)
         self._output = ("output", request.request_id)
         self._output_base = 0
+        self._num_dropped = 1
         self._media_key: Callable[[str, int, int], Hashable] = dialect[MEDIA_KEY]
         self._next_feature = 0
         self._root = 0 if root is None else table.key(0, ("root", root))
@@ -224,11 +226,16 @@ class RequestKeys:
         media = self._media(start, end) if self._next_feature < len(self._features) else ()
         return (content, media) if media else content
 
+    def keep_outputs(self, num_outputs: int, num_kept: int) -> None:
+        """Forget all of a turn's output tokens but the first `num_kept`; names of the others are not used again."""
+        del self.outputs[num_kept:]
+        self._num_dropped = num_outputs - num_kept
+
     def grow(self, num_outputs: int, addition: Prompt, features: Sequence[MediaFeature]) -> Prompt:
         """Go on with a session's next input.
 
         Args:
-            num_outputs: Output tokens that become a part of the prompt; one more was sampled and is dropped.
+            num_outputs: Output tokens that become a part of the prompt; negative where tokens of that are lost too.
             addition: The input.
             features: All items of the session.
 
@@ -238,11 +245,12 @@ class RequestKeys:
         Raises:
             InputError: The input is of another kind than the prompt.
         """
-        said = TokenPrompt(self.outputs) if self._has_ids else RunPrompt([self._named_output(0, num_outputs)])
-        num_kept = self._num_prompt + num_outputs
-        self._prompt = joined_prompt(joined_prompt(self._prompt, said), addition)
+        num_kept, num_said = self._num_prompt + num_outputs, max(0, num_outputs)
+        said = TokenPrompt(self.outputs) if self._has_ids else RunPrompt([self._named_output(0, num_said)])
+        kept = self._prompt if num_outputs >= 0 else first_tokens(self._prompt, num_kept)
+        self._prompt = joined_prompt(joined_prompt(kept, said), addition)
         self._num_prompt = self._prompt.num_tokens
-        self._output_base += num_outputs + 1
+        self._output_base += num_said + self._num_dropped
         self.outputs.clear()
         del self.keys[num_kept // self._block_size :]
         self._features = features

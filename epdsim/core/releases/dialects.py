@@ -331,9 +331,10 @@ DEVIATIONS: tuple[Deviation, ...] = (
         sessions.FRONTIER,
         FIRST,
         33,
-        sessions.beyond_output,
+        sessions.as_computed,
         "without async scheduling a turn that ends before the last of its accepted drafts counts the others as computed, and so "
-        "the first tokens of the session's next input (seen in 0.32.0, taken for all)",
+        "the first tokens of the session's next input; with it a session whose turn ends after a load failed forgets the tokens "
+        "that it has to compute again (seen in 0.32.0, taken for all)",
     ),
     Deviation(
         drafters.DRAFTER_CUT,

@@ -14,7 +14,7 @@ def aligned_chunk(config: SchedulerConfig, state: RequestState, start: int, num_
     ends at the next; none runs past the last boundary that a later hit can use. Blocks that no step can hold are computed in
     parts. Output that is computed again after a preemption counts as prompt.
     """
-    prefill_end = max(state.num_prompt, state.num_tokens - 1)
+    prefill_end = max(state.num_prompt + state.num_forgotten, state.num_tokens - 1)
     if start >= prefill_end:
         return num_tokens
     size, end = config.block_size, start + num_tokens

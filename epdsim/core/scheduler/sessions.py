@@ -7,6 +7,8 @@ ran. The rest of its output is prompt from then on.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from epdsim.core.request import StreamingUpdate
 from epdsim.core.rules import Rule
 from epdsim.core.scheduler.engine import EngineState, StepDraft
@@ -92,20 +94,37 @@ def keep_last(_engine: EngineState, _state: RequestState) -> None:
     """Keep those that the last step was about to confirm, until the session runs again, which they may prevent: vLLM 0.32."""
 
 
-def within_output(num_computed: int, num_tokens: int) -> int:
-    """Tokens that count as computed when a turn has ended: all but the last output token, whatever drafts were right beyond it."""
-    return min(num_computed, num_tokens - 1)
+class Frontier(NamedTuple):
+    """Where a session stands whose turn has ended.
+
+    Attributes:
+        num_computed: Tokens that count as computed.
+        num_kept: Known tokens that are kept.
+    """
+
+    num_computed: int
+    num_kept: int
 
 
-def beyond_output(num_computed: int, _num_tokens: int) -> int:
-    """Also those of drafts that were right but beyond the end of the turn, in place of the next input's first tokens: vLLM 0.32."""
-    return num_computed
+def within_output(num_computed: int, num_tokens: int) -> Frontier:
+    """All tokens but the last, of which no more are computed, whatever drafts were right beyond it."""
+    return Frontier(min(num_computed, num_tokens - 1), num_tokens - 1)
+
+
+def as_computed(num_computed: int, num_tokens: int) -> Frontier:
+    """Those that count as computed: vLLM 0.32.
+
+    Drafts that were right beyond the end of the turn count for the first tokens of the next input; what is to be computed again
+    after a load that failed is lost, of the prompt too.
+    """
+    return Frontier(num_computed, min(num_computed, num_tokens))
 
 
 FRONTIER = Rule(
     "sessions.frontier",
-    "A session's next input is computed from its first token on, even if drafts were right beyond the end of the turn before.",
-    source="TOK-CONS on live workloads of vLLM 0.32.0 (speculative decoding, no async scheduling); no public report known",
+    "A session keeps all tokens of a turn but the last, and its next input is computed from its first token on.",
+    source="TOK-CONS on live workloads of vLLM 0.32.0 (drafts without async scheduling, failed loads with it); "
+    "no public report known",
     ideal=within_output,
 )
 LATE_END = Rule(
@@ -155,7 +174,8 @@ def end_turn(engine: EngineState, state: RequestState) -> bool:
     updates = state.updates
     assert updates is not None, "only sessions have turns"
     # Steps under way may have gone beyond the end of the turn.
-    state.num_computed = engine.dialect[FRONTIER](state.num_computed - state.num_placeholders, state.num_tokens)
+    frontier = engine.dialect[FRONTIER](state.num_computed - state.num_placeholders, state.num_tokens)
+    state.num_computed = frontier.num_computed
     state.num_placeholders = state.num_drafts = 0
     state.num_stale = state.num_in_flight
     state.drops_stale = True
@@ -167,8 +187,7 @@ def end_turn(engine: EngineState, state: RequestState) -> bool:
         engine.running.remove(state)
     else:
         engine.dialect[LATE_END](engine, state)
-    if state.num_computed < state.num_tokens:
-        state.drop_last_output()
+    state.keep_tokens(frontier.num_kept)
     state.status = Status.STREAMING
     engine.num_streaming += 1
     update = updates.popleft() if updates else None

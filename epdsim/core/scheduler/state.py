@@ -34,6 +34,7 @@ class RequestState:
         outputs: Ids of its output tokens, or None when it names its output without ids.
         status: Where it stands.
         num_prompt: Tokens of the prompt.
+        num_forgotten: Tokens of it besides that a release counts and has lost (`sessions.frontier`).
         num_tokens: Known tokens: prompt and output so far.
         asked_tokens: Known tokens at which it has all that it asked for.
         end_tokens: Known tokens at which it ends: then, or when the model takes no more.
@@ -89,6 +90,7 @@ class RequestState:
         "num_computed",
         "num_cross_blocks",
         "num_drafts",
+        "num_forgotten",
         "num_in_flight",
         "num_loads",
         "num_placeholders",
@@ -122,6 +124,7 @@ class RequestState:
         self.asked_tokens = self.num_prompt + request.max_tokens
         self.end_tokens = min(self.asked_tokens, max_model_len)
         self.num_computed = self.num_placeholders = self.num_in_flight = self.num_stale = self.num_told = 0
+        self.num_forgotten = 0
         self.num_drafts = 0
         self.drops_stale = self.is_prefill = False
         self.urgency = (request.priority, request.arrival_time, request.request_id)
@@ -148,16 +151,15 @@ class RequestState:
         self.media_embeds = media_embeds
         self.last_media_end = max(self.media_ends, default=0)
 
-    def drop_last_output(self) -> None:
-        """Forget the last output token of a turn, whose KV cache was never written."""
-        self.num_tokens -= 1
-        if self.outputs is not None:
-            self.outputs.pop()
+    def keep_tokens(self, num_kept: int) -> None:
+        """Forget all known tokens of a turn that has ended but the first `num_kept`, which may be fewer than its prompt has."""
+        self.keys.keep_outputs(self.num_tokens - self.num_prompt, max(0, num_kept - self.num_prompt))
+        self.num_tokens = num_kept
 
     def take_input(
         self, update: StreamingUpdate, item_slots: Callable[[PlaceholderRange], int], max_model_len: int
     ) -> None:
-        """Go on with a session's next input; all but the last output token of its turn is prompt from now on."""
+        """Go on with a session's next input; what is kept of its turn is prompt from now on."""
         base = self.num_tokens
         if update.mm_features:
             self.features = (*self.features, *(feature.moved(base) for feature in update.mm_features))
@@ -165,9 +167,10 @@ class RequestState:
             self._set_media((*self.media_embeds, *added))
         prompt = self.keys.grow(base - self.num_prompt, update.prompt, self.features)
         self.request = replace(self.request, prompt=prompt, mm_features=self.features, arrival_time=update.arrival_time)
+        self.num_forgotten = max(0, self.num_prompt + self.num_forgotten - base)
         self.num_prompt = self.num_tokens = prompt.num_tokens
-        self.asked_tokens = self.num_prompt + update.max_tokens
-        self.end_tokens = min(self.asked_tokens, max_model_len)
+        self.asked_tokens = self.num_prompt + self.num_forgotten + update.max_tokens
+        self.end_tokens = min(self.num_prompt + update.max_tokens, max_model_len)
         self.urgency = (self.request.priority, update.arrival_time, self.request_id)
         self.stop_token_ids = update.stop_token_ids
 

@@ -130,39 +130,6 @@ class TestTurns:
         assert dict(engine.update_from_output(third, {"s": [8]}).new_tokens) == {"s": 1}
 
 
-@BOTH
-def test_an_input_is_computed_from_its_first_token_whatever_drafts_were_right(dialect: Dialect, is_ideal: bool) -> None:
-    """Of three right drafts two are beyond the end of the turn; the release takes them for the next input's first tokens."""
-    engine = scheduler(dialect, speculative_method="ngram", num_speculative_tokens=3)
-    engine.add_request(Request("s", TokenPrompt([7] * 6), 3, resumable=True))
-    step(engine)
-    engine.update_draft_tokens({"s": 3})
-    plan = engine.schedule()
-    outcome = engine.update_from_output(plan, {"s": [1, 2, 3, 4]})
-    assert (dict(outcome.new_tokens), list(outcome.turned)) == ({"s": 2}, ["s"])
-    engine.update_draft_tokens({"s": 3})
-    engine.add_update(StreamingUpdate("s", TokenPrompt([8] * 5), 2))
-    plan = engine.schedule()
-    assert plan.new[0].num_computed_tokens == (8 if is_ideal else 10)  # of 6 and the first two of three output tokens
-    assert dict(plan.num_scheduled_tokens) == ({"s": 5} if is_ideal else {"s": 4})
-    assert not plan.num_scheduled_spec_tokens
-
-
-@pytest.mark.parametrize("dialect", [IDEAL, RELEASE])
-def test_with_async_scheduling_drafts_of_a_turn_that_is_over_leave_nothing(dialect: Dialect) -> None:
-    engine = scheduler(dialect, speculative_method="draft_model", num_speculative_tokens=2, async_scheduling=True)
-    engine.add_request(Request("s", TokenPrompt([7] * 6), 3, resumable=True))
-    first = engine.schedule()
-    second = engine.schedule()
-    engine.update_from_output(first, {"s": [1]})
-    third = engine.schedule()
-    assert list(engine.update_from_output(second, {"s": [1, 2, 3]}).turned) == ["s"]
-    engine.add_update(StreamingUpdate("s", TokenPrompt([8] * 5), 2))
-    assert not engine.update_from_output(third, {"s": [4]}).new_tokens
-    plan = engine.schedule()
-    assert (plan.new[0].num_computed_tokens, dict(plan.num_scheduled_tokens)) == (8, {"s": 5})
-
-
 class TestAtTheDoor:
     def test_an_input_for_nobody_is_told(self) -> None:
         engine = scheduler()
