@@ -52,6 +52,10 @@ EXPLAINED: tuple[ExplainedDifference, ...] = ()
 """The list; empty, for no difference is known that should stay."""
 
 
+DIED = "the release died of an assertion of its own"
+"""What `LiveReport.explained` says of a workload that is equal up to there, and has no more to compare."""
+
+
 @dataclass(slots=True)
 class LiveRow:
     """One mode.
@@ -62,7 +66,7 @@ class LiveRow:
         steps: Compared, up to the first difference of each workload.
         preemptions: How many the release made in them: a workload without any says little.
         differences: Workloads with a difference that nothing explains.
-        explained: Workloads with a listed one.
+        explained: Workloads with a listed one, or in which the release died after equal steps.
     """
 
     mode: str
@@ -144,7 +148,11 @@ def compare_live(
         row.workloads += 1
         row.steps += equal
         row.preemptions += sum(len(step["preempted"]) for step in workload.steps[:equal])
+        if difference is None and not workload.died:
+            continue
         if difference is None:
+            row.explained += 1
+            report.explained[DIED] = report.explained.get(DIED, 0) + 1
             continue
         known = next((one for one in explained if one.covers(workload, difference)), None)
         if known is not None:

@@ -103,6 +103,10 @@ class WorkedEngine(Protocol):
         ...
 
 
+class EngineDiedError(Exception):
+    """The scheduler that is played has died of an assertion of its own; it cannot go on."""
+
+
 class Play(Generic[P]):
     """A workload on an engine, step by step.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from epdsim.sut.schedule_play import Play
+from epdsim.sut.schedule_play import EngineDiedError, Play
 from epdsim.sut.schedule_records import RecordedRequest, RecordedWorkload
 from epdsim.sut.schedule_workloads import ScheduleScript
 
@@ -26,7 +26,7 @@ def record(
         most_steps: Where to stop at the latest.
 
     Returns:
-        The workload with its steps, further turns, and the ids that were alive when it was cut.
+        The workload with its steps, further turns, and the ids that were alive when it was cut or the engine died.
     """
     workload, worker, drafting = script
     play = make_play(workload)
@@ -35,6 +35,7 @@ def record(
     left = {name for _, name in (*workload.aborts, *workload.late_aborts)}
     steps: list[dict[str, Any]] = []
     alive: set[str] = set()
+    has_died = False
 
     def sample(name: str, num_drafts: int) -> list[int]:
         tokens = [worker.sample() for _ in range(1 + drafting.accepted(num_drafts))]
@@ -42,7 +43,11 @@ def record(
         return tokens
 
     while len(steps) < most_steps:
-        step = play.step(len(steps), sample, lambda _: drafting.proposed())
+        try:
+            step = play.step(len(steps), sample, lambda _: drafting.proposed())
+        except EngineDiedError:
+            has_died = True
+            break
         steps.append(step)
         before, alive = alive, {*step["running"], *step["waiting"]}
         for name in sorted(before - alive - left):
@@ -54,7 +59,9 @@ def record(
                 play.arrives_later(turn)
         if not alive and play.is_idle:
             break
-    return msgspec.structs.replace(workload, requests=_in_order(requests), steps=steps, unfinished=sorted(alive))
+    return msgspec.structs.replace(
+        workload, requests=_in_order(requests), steps=steps, unfinished=sorted(alive), died=has_died
+    )
 
 
 def _in_order(requests: dict[str, RecordedRequest]) -> list[RecordedRequest]:

@@ -170,7 +170,8 @@ class RecordedWorkload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
     `resets` names what is reset before the schedule call of a step: `"prefix"`, `"encoder"`, `"running"` (the prefix cache with all
     that runs) or `"connector"` (the prefix cache with that of the KV connector). `pauses` names what is held back from a step on:
-    `"new"` requests, `"all"` or `"nothing"`.
+    `"new"` requests, `"all"` or `"nothing"`. `died` says that the scheduler died of an assertion of its own in the step
+    after the last.
     """
 
     config: RecordedConfig
@@ -184,6 +185,7 @@ class RecordedWorkload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     updates: list[RecordedUpdate] = []
     pauses: list[tuple[int, str]] = []
     ec: RecordedEc | None = None
+    died: bool = False
 
 
 def read_schedules(path: Path) -> Iterator[tuple[int, RecordedWorkload]]:

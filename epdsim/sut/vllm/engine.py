@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from epdsim.core.ec.connector import NOTHING_TO_DO, EcStep
 from epdsim.core.plan import TransferReport
 from epdsim.sut.schedule_ec import FarSide
-from epdsim.sut.schedule_play import NumDrafts, Play, Tokens
+from epdsim.sut.schedule_play import EngineDiedError, NumDrafts, Play, Tokens
 from epdsim.sut.schedule_records import RecordedItem, RecordedRequest, RecordedUpdate, RecordedWorkload
 from epdsim.sut.vllm.connectors import ec_connector
 from epdsim.sut.vllm.ec_pull import PullAdapter
@@ -132,7 +132,8 @@ class VllmEngine:
     def schedule(self) -> Any:
         """Plan the next step; vLLM's own plan."""
         self._step += 1
-        return self.scheduler.schedule()
+        with _dying():
+            return self.scheduler.schedule()
 
     def samples(self, plan: Any) -> Collection[str]:
         """Requests that yield a token: those that reach the end of their known tokens; in an encoder, what its runner says."""
@@ -193,16 +194,15 @@ class VllmEngine:
     def update(self, plan: Any, tokens: Tokens, kv_report: TransferReport | None) -> None:
         """Hand in what a step yielded, and what workers say about KV transfers with it."""
         names = list(plan.num_scheduled_tokens)
-        self.scheduler.update_from_output(
-            plan,
-            self._release.ModelRunnerOutput(
-                req_ids=names,
-                req_id_to_index={name: index for index, name in enumerate(names)},
-                sampled_token_ids=[list(tokens[name]) for name in names],
-                ec_connector_output=None if self._pull is None else self._pull.report(self._release),
-                kv_connector_output=_transfer_output(self._release, kv_report),
-            ),
+        output = self._release.ModelRunnerOutput(
+            req_ids=names,
+            req_id_to_index={name: index for index, name in enumerate(names)},
+            sampled_token_ids=[list(tokens[name]) for name in names],
+            ec_connector_output=None if self._pull is None else self._pull.report(self._release),
+            kv_connector_output=_transfer_output(self._release, kv_report),
         )
+        with _dying():
+            self.scheduler.update_from_output(plan, output)
 
     def propose(self, drafts: NumDrafts) -> None:
         """Hand in what was drafted after a step; which tokens is of no matter."""
@@ -219,6 +219,15 @@ class VllmEngine:
             "running": [request.request_id for request in scheduler.running],
             "waiting": [request.request_id for request in _waiting(scheduler)],
         }
+
+
+@contextmanager
+def _dying() -> Iterator[None]:
+    """Tell an assertion of the release from one of ours."""
+    try:
+        yield
+    except AssertionError as error:
+        raise EngineDiedError(str(error)) from error
 
 
 def vllm_play(workload: RecordedWorkload) -> Play[Any]:

@@ -13,9 +13,9 @@ from epdsim.core.errors import InputError
 from epdsim.core.releases.dialects import named
 from epdsim.core.rules import Replacement
 from epdsim.core.strip import ADMITTED, send_everything
-from epdsim.sut.live import ExplainedDifference, LiveSystem, compare_live, live_system, record_live
+from epdsim.sut.live import DIED, ExplainedDifference, LiveSystem, compare_live, live_system, record_live
 from epdsim.sut.replay import ReplayCount
-from epdsim.sut.schedule_model import model_play
+from epdsim.sut.schedule_model import ModelEngine, model_play
 from epdsim.sut.schedule_modes import (
     LATER_MODES,
     MODES,
@@ -25,6 +25,7 @@ from epdsim.sut.schedule_modes import (
     default_modes,
     parse_mode,
 )
+from epdsim.sut.schedule_play import EngineDiedError, Play
 from epdsim.sut.schedule_recorder import record
 from epdsim.sut.schedule_recording import replay_schedules
 from epdsim.sut.schedule_records import RecordedWorkload, read_schedules, write_schedules
@@ -64,6 +65,23 @@ def test_a_listed_difference_is_counted_and_excused() -> None:
     assert report.explained["payloads"] == report.rows[0].explained > 0
     nothing = ExplainedDifference("nothing", "never", lambda *_: False)
     assert not compare_live(OTHER, ["v2"], range(12), [nothing]).is_equal
+
+
+def test_a_release_that_dies_is_equal_up_to_there_and_explained() -> None:
+    class Dying(Play):
+        def step(self, number, *args):
+            if number == 7:
+                raise EngineDiedError("a sum is negative")
+            return super().step(number, *args)
+
+    mortal = LiveSystem("stand-in", "0.32.0", lambda workload: Dying(workload, ModelEngine))
+    report = compare_live(mortal, ["v1"], range(2))
+    assert report.is_equal
+    assert [(row.workloads, row.steps, row.explained) for row in report.rows] == [(2, 14, 2)]
+    assert report.explained == {DIED: 2}
+    (first, _) = record_live(mortal, ["v1"], range(2))
+    assert first.died
+    assert first.unfinished
 
 
 def test_nothing_compared_is_not_equal() -> None:
