@@ -64,7 +64,7 @@ def num_spare_slots(config: RecordedConfig) -> int:
 
 
 def least_input(config: RecordedConfig) -> int:
-    """Tokens of a session's input at least: a release cannot go on with fewer than drafts that it counts (`sessions.frontier`)."""
+    """Tokens of a session's input at least; shorter ones say nothing that `sessions.frontier` does not."""
     return 1 if config.async_scheduling else max(1, config.num_speculative_tokens)
 
 

@@ -194,7 +194,7 @@ def end_turn(engine: EngineState, state: RequestState) -> bool:
     if update is not None:
         take_update(engine, state, update)
     if is_running:
-        engine.holding.add(state)
+        (engine.holding if state.num_computed else engine.waiting).add(state)
     return False
 
 
