@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import replace
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from epdsim.core.errors import InputError
@@ -59,8 +59,10 @@ def plain_loop(fleet, sources):
     pool, broadcast = fleet.prefill, BroadcastCost(fleet.costs.broadcast, fleet.prefill.tp)
     scheduler, rendered, requests, decisions = Scheduler(pool.scheduler, fleet.dialect), {}, {}, []
     pending, now_ms = list(sources), 0.0
-    # An engine that comes up looks for work at once: plans are numbered from there, and the number is a part of a message.
-    scheduler.update_from_output(scheduler.schedule())
+    # An engine that comes up looks for work at once: plans are numbered from there, and the number is a part of a message. Where
+    # nobody comes at once, that is what the first round below does.
+    if on_grid(sources[0].arrival_ms) <= 0:
+        scheduler.update_from_output(scheduler.schedule())
 
     def arrive_until(end_ms):
         while pending and on_grid(pending[0].arrival_ms) <= end_ms:
@@ -97,8 +99,31 @@ def plain_loop(fleet, sources):
     return decisions
 
 
+PICTURE = MediaRef("x", height=224, width=224)
+PLAN_128 = (
+    SchedulerConfig(
+        num_gpu_blocks=16,
+        block_size=8,
+        max_num_batched_tokens=48,
+        max_num_seqs=1,
+        encoder_cache_size=64,
+        max_num_encoder_input_tokens=64,
+        enable_prefix_caching=False,
+        uses_mrope=True,
+    ),
+    [
+        WorkloadRequest(f"r{number}", 0.1, (TokenRun("a", 0, 1), *media, TokenRun("tail", 0, length)), output)
+        for number, (length, output, media) in enumerate(
+            [(1, 47, ()), (1, 53, (PICTURE,)), (1, 25, ()), (2, 1, ()), (1, 1, ())]
+        )
+    ],
+)
+"""A request is admitted by plan 127; the number of the next is longer by a byte, which takes a nanosecond."""
+
+
 @pytest.mark.engine_law
 @settings(max_examples=250)
+@example(PLAN_128)
 @given(worlds())
 def test_the_simulator_decides_what_the_bare_core_decides(small_fleet, world) -> None:
     config, requests = world
