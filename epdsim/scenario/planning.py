@@ -28,7 +28,7 @@ RunJobs = Callable[[Sequence[Job]], list[JobResult]]
 
 
 BESIDE = 2
-"""Fleets of equal cost that are tried side by side; a fixed number, so that what is tried does not depend on the machine."""
+"""Fleets that are tried side by side, as a small one is given up soon; a fixed number, not one of the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +138,11 @@ class Planner:
         raise self._none()
 
     def _waves(self, floor: Fleet) -> Iterator[list[Fleet]]:
-        """Fleets of equal cost that no failed one dominates, a few at a time."""
+        """Fleets that no failed one dominates, a few at a time."""
         ranges = [range(low, high + 1) for low, (_, high) in zip(floor, self._bounds, strict=True)]
         wave: list[Fleet] = []
         for fleet in sorted(product(*ranges), key=lambda one: (self._cost(one), one)):
-            if wave and (len(wave) == BESIDE or self._cost(wave[0]) != self._cost(fleet)):
+            if len(wave) == BESIDE:
                 yield wave
                 wave = []
             if not self._is_hopeless(fleet):

@@ -89,7 +89,7 @@ def test_every_run_may_be_given_up_but_that_of_a_largest_fleet_that_misses() -> 
         return [JobResult(None, fate) for _ in asked]
 
     Planner(plan_spec((2, 1, 1), (1, 1, 1)).pools, JOB, run_jobs).search()
-    assert [job.num_requests for job in jobs] == [10]
+    assert [job.num_requests for job in jobs] == [10, 10]
     jobs.clear()
     with pytest.raises(InputError, match=r"fleet.encode.count = 1.*\(ttft_ms.p99 for certain over 1\)"):
         Planner(
