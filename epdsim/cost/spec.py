@@ -227,8 +227,17 @@ class LinearRenderSpec(_RenderSpec):
         return RenderCost(table, **self.model_dump(exclude={"kind", "image_ms", "megapixel_ms"}))
 
 
-class LinearLinkSpec(_Spec):
-    """`Link`."""
+class _LinkSpec(_Spec):
+    sharing: Literal["none", "instance", "fleet"] | None = None
+
+
+class LinearLinkSpec(_LinkSpec):
+    """`Link`.
+
+    Attributes:
+        sharing: Which transfers wait for each other, one after the other: none, those to one instance, or all of the fleet; by
+            default `instance` for KV caches, `none` for others.
+    """
 
     kind: Literal["linear"] = "linear"
     bandwidth_bytes_per_s: _Positive
@@ -239,10 +248,11 @@ class LinearLinkSpec(_Spec):
         return Link(self.bandwidth_bytes_per_s, self.latency_ms)
 
 
-class NamedLinkSpec(_Spec):
+class NamedLinkSpec(_LinkSpec):
     """A link by name.
 
     Attributes:
+        sharing: As with `linear`.
         name: `nvlink-h100`, `pcie-gen5`, `rdma-400g` and others; a name that is unknown is answered with all of them.
     """
 

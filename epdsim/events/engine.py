@@ -90,6 +90,7 @@ class RequestQueued(Event, frozen=True):
         items: Its media, in order of offset.
         prompt_token_ids: Its prompt, where content is told; empty where only lengths matter.
         num_remote_tokens: Leading tokens whose KV cache another engine hands over at its first admission.
+        num_delivered_tokens: Last tokens of the prompt that are output which the client has, of an engine that was lost.
     """
 
     is_detail: ClassVar[bool] = True
@@ -102,6 +103,7 @@ class RequestQueued(Event, frozen=True):
     cache_salt: str | None = None
     adapter: str | None = None
     num_remote_tokens: int = 0
+    num_delivered_tokens: int = 0
 
 
 class InputQueued(Event, frozen=True):

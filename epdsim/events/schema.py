@@ -225,6 +225,75 @@ class KvTransferred(Event, frozen=True):
     kv_bytes: int
 
 
+class PromptComputed(Event, frozen=True):
+    """A prefill engine has computed a prompt whose KV cache another engine will take."""
+
+    is_detail: ClassVar[bool] = True
+
+    request_id: str
+
+
+class LinkUsed(Event, frozen=True):
+    """A transfer is sent over a link that is shared, or at times slow.
+
+    Attributes:
+        begins_ms: When its first byte goes.
+        ends_ms: When its last byte is there.
+        bytes_per_s: What the link can do.
+        is_alone: Whether transfers over this link go one after the other.
+    """
+
+    is_detail: ClassVar[bool] = True
+
+    sent_bytes: int
+    begins_ms: float
+    ends_ms: float
+    bytes_per_s: float
+    is_alone: bool
+
+
+class InstanceLost(Event, frozen=True):
+    """An instance ends, with all that it holds."""
+
+
+class InstanceBack(Event, frozen=True):
+    """An instance that was lost begins anew, with nothing in its caches."""
+
+
+class EcEvicted(Event, frozen=True):
+    """The EC store loses embeddings that nobody has a lease on."""
+
+    mm_hashes: Sequence[str]
+
+
+class LegRetried(Event, frozen=True):
+    """The orchestrator learns that a leg was lost with its instance, and sends it again.
+
+    Attributes:
+        leg: `"encode"` or `"generate"`: everything from the prompt on.
+        lost: The instance.
+        attempt: Which one begins now; 1 is the first after the loss.
+        delivered_tokens: Output tokens that the client has; they become part of the prompt.
+    """
+
+    request_id: str
+    leg: str
+    lost: str
+    attempt: int
+    delivered_tokens: int = 0
+
+
+class LegRecovered(Event, frozen=True):
+    """What was lost with an instance goes on: the next output token, or the embedding.
+
+    Attributes:
+        lost_ms: When the instance was lost.
+    """
+
+    request_id: str
+    lost_ms: float
+
+
 class FirstToken(Event, frozen=True):
     """The client sees its first token."""
 
@@ -266,6 +335,13 @@ AnyEvent = (
     | StepFinished
     | StepPlanned
     | KvTransferred
+    | PromptComputed
+    | LinkUsed
+    | InstanceLost
+    | InstanceBack
+    | EcEvicted
+    | LegRetried
+    | LegRecovered
     | FirstToken
     | RequestFinished
     | RequestFailed

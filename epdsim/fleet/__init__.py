@@ -7,8 +7,10 @@ from epdsim.fleet.config import (
     EnginePool,
     FleetConfig,
     FleetCosts,
+    LinkSharing,
     RenderPool,
 )
+from epdsim.fleet.faults import Faults, LinkName, Loss, Span
 from epdsim.fleet.render import RenderedRequest, Renderer
 from epdsim.fleet.routing import ROUTERS
 from epdsim.fleet.simulation import simulate
@@ -19,10 +21,15 @@ __all__ = [
     "TOPOLOGIES",
     "EncodePool",
     "EnginePool",
+    "Faults",
     "FleetConfig",
     "FleetCosts",
+    "LinkName",
+    "LinkSharing",
+    "Loss",
     "RenderPool",
     "RenderedRequest",
     "Renderer",
+    "Span",
     "simulate",
 ]

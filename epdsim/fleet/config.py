@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from epdsim.core.rules import IDEAL, Dialect
 from epdsim.core.scheduler.config import SchedulerConfig
@@ -11,8 +12,25 @@ from epdsim.cost.encode import EncodeCost
 from epdsim.cost.link import Link
 from epdsim.cost.lm import LmCost
 from epdsim.cost.render import RenderCost
+from epdsim.fleet.faults import Faults
 
 TOPOLOGIES = ("aggregated", "p+d", "e+pd", "e+p+d")
+Sharing = Literal["none", "instance", "fleet"]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSharing:
+    """Which transfers wait for each other: none, those to one instance, or all.
+
+    Attributes:
+        body: Request bodies, from the orchestrator.
+        ec: Embeddings, to engines; those that one step of an engine loads come one after the other in any case.
+        kv: KV caches, to decode engines.
+    """
+
+    body: Sharing = "none"
+    ec: Sharing = "none"
+    kv: Sharing = "instance"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +88,10 @@ class FleetCosts:
         broadcast: Plan to tensor-parallel ranks.
         hop_ms: One HTTP hop between orchestrator and instance.
         body_link: What request bodies travel on.
-        ec_link: What embeddings travel on; one per engine.
-        kv_link: What KV caches travel on; one per decode instance.
+        ec_link: What embeddings travel on.
+        kv_link: What KV caches travel on.
         kv_bytes_per_token: Of the language model.
+        sharing: Which transfers over these links wait for each other.
     """
 
     render: RenderCost
@@ -83,6 +102,7 @@ class FleetCosts:
     ec_link: Link
     kv_link: Link
     kv_bytes_per_token: int
+    sharing: LinkSharing = LinkSharing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +118,7 @@ class FleetConfig:
             54658), or deferred: the raw media, rendered again by the worker (vLLM issue 46722).
         ec_capacity_bytes: Of the EC store; None for no limit.
         dialect: The rules in force.
+        faults: What goes wrong; None for nothing.
     """
 
     topology: str
@@ -110,3 +131,4 @@ class FleetConfig:
     router: str = "round_robin"
     ec_capacity_bytes: int | None = None
     dialect: Dialect = IDEAL
+    faults: Faults | None = None

@@ -10,13 +10,14 @@ from itertools import accumulate
 
 import simpy
 
-from epdsim.core.errors import EpdsimError
 from epdsim.core.plan import StepPlan
 from epdsim.core.request import Request
 from epdsim.core.scheduler.scheduler import Scheduler, StepOutcome
 from epdsim.cost.lm import decode_stepper
-from epdsim.events import EcLoaded, FirstToken, RequestFinished, StepFinished
+from epdsim.events import EcLoaded, FirstToken, LegRecovered, PromptComputed, RequestFinished, StepFinished
 from epdsim.fleet.config import EnginePool
+from epdsim.fleet.faults import InstanceLostError, RequestLostError
+from epdsim.fleet.lines import Line
 from epdsim.fleet.lockstep import Lockstep
 from epdsim.fleet.render import RenderedRequest
 from epdsim.fleet.step_cost import BroadcastCost, StepBroadcast, step_load
@@ -25,10 +26,6 @@ from epdsim.fleet.world import TICKS_PER_MS, World, on_grid
 
 _LONGEST_STRIDE = 64
 """Steps that are looked ahead at most: an arrival makes the rest of the look-ahead worthless."""
-
-
-class RequestLostError(EpdsimError):
-    """An engine ended a request without its tokens."""
 
 
 @dataclass(slots=True)
@@ -50,13 +47,27 @@ class _Stride:
     timer: simpy.Event = field(init=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Setback:
+    """What was lost of a request before it came here.
+
+    Attributes:
+        lost_ms: When, the last time.
+        delivered_tokens: Output tokens that the client has; the last ones of the prompt here.
+    """
+
+    lost_ms: float
+    delivered_tokens: int
+
+
 @dataclass(slots=True)
 class _Job:
-    """A request in this engine: its rendering, the client's view of it, and who waits for it."""
+    """A request in this engine: its rendering, the client's view of it, who waits for it, and what it has been through."""
 
     rendered: RenderedRequest
     is_visible: bool
     done: simpy.Event
+    setback: Setback | None = None
     output_tokens: int = 0
 
 
@@ -66,59 +77,117 @@ class EngineInstance:
     Attributes:
         name: For events.
         outstanding: Requests sent to it and not answered, in the orchestrator's books; what routers may see.
+        is_up: Whether the orchestrator takes it for alive.
+        num_losses: How often it was lost.
+
+    Args:
+        world: Clock, configuration, sinks.
+        name: For events.
+        pool: What all engines of its pool have in common.
+        ec_line: What embeddings come on.
+        lockstep: The clock that they share; None when each has its own.
     """
 
-    def __init__(self, world: World, name: str, pool: EnginePool, lockstep: Lockstep | None = None) -> None:
-        self.name, self.outstanding = name, 0
+    def __init__(
+        self, world: World, name: str, pool: EnginePool, ec_line: Line, lockstep: Lockstep | None = None
+    ) -> None:
+        self.name, self.outstanding, self.is_up, self.num_losses = name, 0, True, 0
+        self._ec_line, self._is_lost = ec_line, False
+        self._lost: list[tuple[simpy.Event, InstanceLostError]] = []
         self._world, self._pool, self._lockstep = world, pool, lockstep
         # Another engine of the round may have more to do in any step than this one sees.
         self._takes_strides = world.takes_strides and lockstep is None
-        self._scheduler = Scheduler(pool.scheduler, world.config.dialect)
         self._broadcast = BroadcastCost(world.config.costs.broadcast, pool.tp)
+        self._decode_steps_ms = decode_stepper(pool.lm)
+        self._begin()
+
+    def _begin(self) -> None:
+        """With nothing in it."""
+        world, pool = self._world, self._pool
+        self._scheduler = Scheduler(pool.scheduler, world.config.dialect)
         self._requests: dict[str, Request] = {}
         self._jobs: dict[str, _Job] = {}
-        self._decode_steps_ms = decode_stepper(pool.lm)
         self._without_token: set[str] = set()
         self._admitted: set[str] = set()
         self._num_steps = 0
         self._ended: list[str] = []
         self._stride: _Stride | None = None
+        self._timer: simpy.Event | None = None
         self._is_idle = False
         if world.wants_detail:
-            world.emit(engine_started(world.env.now, name, pool.scheduler, f"simulated {world.config.dialect.name}"))
+            world.emit(
+                engine_started(world.env.now, self.name, pool.scheduler, f"simulated {world.config.dialect.name}")
+            )
         self._advance()
+
+    def lose(self) -> None:
+        """End, with all requests and caches; nobody is told yet."""
+        now_ms = self._world.env.now
+        self._is_lost = True
+        self.num_losses += 1
+        for timer in (self._timer, self._stride.timer if self._stride is not None else None):
+            if timer is not None and timer.callbacks is not None:
+                timer.callbacks.clear()
+        for job in self._jobs.values():
+            output_tokens = job.output_tokens if job.is_visible else 0
+            self._lost.append((job.done, InstanceLostError(self.name, now_ms, output_tokens)))
+
+    def give_up_lost(self) -> None:
+        """Tell callers that what they wait for was lost."""
+        lost, self._lost = self._lost, []
+        for done, error in lost:
+            done.fail(error)
+
+    def come_back(self) -> None:
+        """Begin anew."""
+        self._is_lost = False
+        self._begin()
 
     @property
     def block_size(self) -> int:
         """Tokens of its KV blocks."""
         return self._pool.scheduler.block_size
 
-    def submit(self, request: Request, rendered: RenderedRequest, *, is_visible: bool) -> simpy.Event:
+    def submit(
+        self, request: Request, rendered: RenderedRequest, *, is_visible: bool, setback: Setback | None = None
+    ) -> simpy.Event:
         """Add a request; the event fires when it has all its tokens, and fails with `RequestLostError` when it ends without.
 
         Args:
             request: As this engine sees it.
             rendered: As the client sent it.
             is_visible: Whether its tokens go to the client (a prefill instance with a decode pool behind it keeps them).
+            setback: What was lost of it before.
 
         Raises:
             InputError: The engine can never run it.
         """
+        if self._is_lost:
+            return self._refuse()
         self._scheduler.add_request(request)
         done = self._world.env.event()
         self._requests[request.request_id] = request
-        self._jobs[request.request_id] = _Job(rendered, is_visible, done)
+        self._jobs[request.request_id] = _Job(rendered, is_visible, done, setback)
         self._without_token.add(request.request_id)
         if self._world.wants_detail:
-            self._world.emit(request_queued(self._world.env.now, self.name, request))
+            delivered = setback.delivered_tokens if setback is not None else 0
+            self._world.emit(request_queued(self._world.env.now, self.name, request, delivered))
         if self._is_idle:
             self._is_idle = False
             if self._lockstep is not None:
                 self._lockstep.wake(self._advance)
             else:
-                self._world.soon(self._wake)
+                self._timer = self._world.soon(self._wake)
         elif self._stride is not None:
             self._cut_stride(self._stride)
+        return done
+
+    def _refuse(self) -> simpy.Event:
+        """A call to an engine that is lost: it fails when the loss is known."""
+        done = self._world.env.event()
+        self._lost.append((done, InstanceLostError(self.name, self._world.env.now)))
+        if not self.is_up:
+            self._world.soon(lambda _: self.give_up_lost())
         return done
 
     def _advance(self) -> None:
@@ -157,7 +226,7 @@ class EngineInstance:
         if self._lockstep is not None:
             self._lockstep.join(on_grid(duration_ms), ends)
         else:
-            world.at_step_end(on_grid(duration_ms), ends)
+            self._timer = world.at_step_end(on_grid(duration_ms), ends)
 
     def _end_step(
         self, plan: StepPlan, started_ms: float, broadcast: StepBroadcast, encode_ms: float, _: simpy.Event
@@ -234,13 +303,11 @@ class EngineInstance:
 
     def _ec_load_ms(self, plan: StepPlan) -> float:
         """Pulling embeddings, one after the other over the engine's link."""
-        store, link, now_ms = self._world.ec_store, self._world.config.costs.ec_link, self._world.env.now
-        total_ms = 0.0
-        for mm_hash in plan.ec_loads:
-            nbytes = store.touch(mm_hash)
-            total_ms += link.transfer_ms(nbytes)
+        store, now_ms = self._world.ec_store, self._world.env.now
+        sizes = [store.touch(mm_hash) for mm_hash in plan.ec_loads]
+        for mm_hash, nbytes in zip(plan.ec_loads, sizes, strict=True):
             self._world.emit(EcLoaded(now_ms, self.name, mm_hash, nbytes))
-        return total_ms
+        return self._ec_line.send(sizes)
 
     def _emit_step(
         self,
@@ -280,7 +347,7 @@ class EngineInstance:
             if count and not job.output_tokens:
                 self._without_token.discard(request_id)
                 if job.is_visible:
-                    self._world.emit(FirstToken(self._world.env.now, self.name, request_id))
+                    self._emit_first_token(request_id, job.setback)
             job.output_tokens += count
         for request_id in outcome.finished:
             self._finish_request(request_id)
@@ -290,6 +357,14 @@ class EngineInstance:
             self._admitted.discard(request_id)
             self._jobs.pop(request_id).done.fail(RequestLostError(reason))
 
+    def _emit_first_token(self, request_id: str, setback: Setback | None) -> None:
+        """The client's first token, or the first one after a loss."""
+        now_ms = self._world.env.now
+        if setback is None or not setback.delivered_tokens:
+            self._world.emit(FirstToken(now_ms, self.name, request_id))
+        if setback is not None:
+            self._world.emit(LegRecovered(now_ms, self.name, request_id, setback.lost_ms))
+
     def _finish_request(self, request_id: str) -> None:
         job = self._jobs.pop(request_id)
         del self._requests[request_id]
@@ -297,7 +372,10 @@ class EngineInstance:
         if self._world.wants_detail:
             self._ended.append(request_id)
         if job.is_visible:
-            self._world.emit(RequestFinished(self._world.env.now, self.name, request_id, job.output_tokens))
+            num_tokens = job.output_tokens + (job.setback.delivered_tokens if job.setback is not None else 0)
+            self._world.emit(RequestFinished(self._world.env.now, self.name, request_id, num_tokens))
+        elif self._world.wants_detail:
+            self._world.emit(PromptComputed(self._world.env.now, self.name, request_id))
         job.done.succeed()
 
     def _emit_decisions(self, plan: StepPlan) -> None:

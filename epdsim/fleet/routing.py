@@ -65,19 +65,19 @@ class PrefixAffinity:
 
     def __init__(self, remembered: int = 1 << 18, busier: int = 8) -> None:
         self._remembered, self._busier = remembered, busier
-        self._sent: OrderedDict[int, int] = OrderedDict()
+        self._sent: OrderedDict[int, Loaded] = OrderedDict()
         self._least_loaded = LeastLoaded()
 
     def __call__(self, pool: Sequence[Instance], prompt: RunPrompt) -> Instance:
         """The instance that knows most of the prompt."""
         beginnings = list(_beginnings(prompt.runs))
         known = next((self._sent[one] for one in reversed(beginnings) if one in self._sent), None)
-        chosen = None if known is None else pool[known]
+        # One that is lost is not in the pool.
+        chosen = next((one for one in pool if one is known), None)
         if chosen is None or chosen.outstanding > min(one.outstanding for one in pool) + self._busier:
             chosen = self._least_loaded(pool, prompt)
-        index = next(place for place, one in enumerate(pool) if one is chosen)
         for beginning in beginnings:
-            self._sent[beginning] = index
+            self._sent[beginning] = chosen
             self._sent.move_to_end(beginning)
         while len(self._sent) > self._remembered:
             self._sent.popitem(last=False)

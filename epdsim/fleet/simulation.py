@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any
 
@@ -12,6 +12,8 @@ from epdsim.events import Sink
 from epdsim.fleet.config import EnginePool, FleetConfig
 from epdsim.fleet.encode import EncodeInstance
 from epdsim.fleet.engine import EngineInstance
+from epdsim.fleet.faults import Faults, Health, LinkName, Pace, Span, evict
+from epdsim.fleet.lines import Lines
 from epdsim.fleet.lockstep import Lockstep
 from epdsim.fleet.orchestrator import Orchestrator
 from epdsim.fleet.render import Renderer
@@ -66,26 +68,42 @@ def simulate(
 
 
 def _build(world: World, family: Family) -> Orchestrator:
-    config = world.config
+    config, faults, sharing = world.config, world.config.faults, world.config.costs.sharing
+    slow: Mapping[LinkName, Sequence[Span]] = (faults.links or {}) if faults is not None else {}
+    paces: Mapping[LinkName, Pace] = {kind: Pace(spans) for kind, spans in slow.items()}
+    body = Lines(world, "body", config.costs.body_link, sharing.body, paces)
+    ec = Lines(world, "ec", config.costs.ec_link, sharing.ec, paces)
+    kv = Lines(world, "kv", config.costs.kv_link, sharing.kv, paces)
     prefix = "prefill" if config.decode or config.encode else "engine"
     if world.wants_detail:
         world.emit(fleet_started(config, prefix))
-    prefill = _engines(world, prefix, config.prefill)
-    decode = _engines(world, "decode", config.decode) if config.decode else []
-    encode = (
-        [
-            EncodeInstance(world, f"encode-{index}", config.encode.max_batch_items)
-            for index in range(config.encode.count)
-        ]
-        if config.encode
-        else []
-    )
-    return Orchestrator(world, Renderer(family, config.dialect, world.notices), prefill, decode, encode)
+    prefill = _engines(world, prefix, config.prefill, ec)
+    decode = _engines(world, "decode", config.decode, ec) if config.decode else []
+    health = Health(world, faults) if faults is not None else None
+    renderer = Renderer(family, config.dialect, world.notices)
+    orchestrator = Orchestrator(world, renderer, prefill, decode, body, kv, health)
+    if config.encode is not None:
+        names = [f"encode-{index}" for index in range(config.encode.count)]
+        limit = config.encode.max_batch_items
+        orchestrator.encode = [EncodeInstance(world, name, limit, orchestrator.encode_again) for name in names]
+    if faults is not None and health is not None:
+        _expect(world, faults, health, orchestrator)
+    return orchestrator
 
 
-def _engines(world: World, prefix: str, pool: EnginePool) -> list[EngineInstance]:
+def _expect(world: World, faults: Faults, health: Health, orchestrator: Orchestrator) -> None:
+    """Begin the processes of all that will go wrong."""
+    instances = {one.name: one for one in orchestrator.instances}
+    for loss in faults.losses:
+        world.env.process(health.watch(loss, instances[loss.instance]))
+    for at_ms in faults.ec_evictions_ms:
+        world.env.process(evict(world, at_ms))
+
+
+def _engines(world: World, prefix: str, pool: EnginePool, ec: Lines) -> list[EngineInstance]:
     lockstep = Lockstep(world) if pool.lockstep else None
-    return [EngineInstance(world, f"{prefix}-{index}", pool, lockstep) for index in range(pool.count)]
+    names = [f"{prefix}-{index}" for index in range(pool.count)]
+    return [EngineInstance(world, name, pool, ec.to(name), lockstep) for name in names]
 
 
 def _open_loop(

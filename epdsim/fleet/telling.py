@@ -102,7 +102,7 @@ def engine_started(now_ms: float, name: str, config: SchedulerConfig, system: st
     )
 
 
-def request_queued(now_ms: float, name: str, request: Request) -> RequestQueued:
+def request_queued(now_ms: float, name: str, request: Request, num_delivered_tokens: int) -> RequestQueued:
     """A request as an engine gets it; its prompt is told by its length alone."""
     items = [
         ItemInfo(
@@ -126,6 +126,7 @@ def request_queued(now_ms: float, name: str, request: Request) -> RequestQueued:
         cache_salt=request.cache_salt,
         adapter=request.adapter,
         num_remote_tokens=request.num_remote_tokens,
+        num_delivered_tokens=num_delivered_tokens,
     )
 
 

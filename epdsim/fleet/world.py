@@ -62,11 +62,16 @@ class World:
         """Fires after a duration."""
         return self.env.timeout(on_grid(duration_ms))
 
-    def soon(self, callback: Callback) -> None:
-        """Call back at this instant, behind what is already due at it."""
+    def soon(self, callback: Callback) -> simpy.Event:
+        """Call back at this instant, behind what is already due at it.
+
+        Returns:
+            The event to call off.
+        """
         event = self.env.event()
         event.callbacks.append(callback)
         event.succeed()
+        return event
 
     def at_step_end(self, duration_ms: float, callback: Callback) -> simpy.Event:
         """Call back after a duration that is on the grid, behind everything else that happens at that instant.

@@ -23,6 +23,8 @@ from epdsim.events import (
     Event,
     FirstToken,
     KvTransferred,
+    LegRecovered,
+    LegRetried,
     LegSent,
     Preempted,
     Rendered,
@@ -93,6 +95,8 @@ class RunMetrics:
         broadcast_ms: Time that steps spent on serialising and delivering their plans.
         busy_ms: Time that each engine spent in steps, and each encode instance in encoder runs.
         failures: Requests that were failed or refused, by reason.
+        retries: Legs that were lost with their instance and sent again.
+        recovery_ms: From the loss of an instance to the next token, or the embedding, of what was lost with it.
         goodput_req_s: Highest offered rate that meets a service level; no run has it, a search over runs puts it in.
     """
 
@@ -126,6 +130,8 @@ class RunMetrics:
     broadcast_ms: float
     busy_ms: Mapping[str, float]
     failures: Mapping[str, int]
+    retries: int = 0
+    recovery_ms: Distribution | None = None
     goodput_req_s: float | None = None
 
     @property
@@ -178,7 +184,7 @@ class MetricsSink:
         self._flights: dict[str, _Flight] = {}
         self._totals = _Totals()
         self._ttft_ms, self._tpot_ms, self._e2e_ms = array("d"), array("d"), array("d")
-        self._render_ms, self._encode_run_ms = array("d"), array("d")
+        self._render_ms, self._encode_run_ms, self._recovery_ms = array("d"), array("d"), array("d")
         self._start_ms = self._end_ms = -1.0
         self._takers: Mapping[type[Event], Callable[[Any], None]] = {
             RequestArrived: self._arrived,
@@ -194,6 +200,8 @@ class MetricsSink:
             FirstToken: self._first_token,
             RequestFinished: self._finished,
             RequestFailed: self._failed,
+            LegRetried: self._retried,
+            LegRecovered: self._recovered,
         }
 
     def __call__(self, event: Event) -> None:
@@ -302,6 +310,14 @@ class MetricsSink:
         self._totals.counts["refused" if event.refused else "failed"] += 1
         self._totals.failures[event.reason] += 1
 
+    def _retried(self, event: LegRetried) -> None:
+        if not self._is_warm_up(event.request_id):
+            self._totals.counts["retries"] += 1
+
+    def _recovered(self, event: LegRecovered) -> None:
+        if not self._is_warm_up(event.request_id):
+            self._recovery_ms.append(event.time_ms - event.lost_ms)
+
     def result(self) -> RunMetrics:
         """The figures so far."""
         totals, counts = self._totals, self._totals.counts
@@ -338,4 +354,6 @@ class MetricsSink:
             broadcast_ms=totals.broadcast_ms,
             busy_ms=dict(sorted(totals.busy_ms.items())),
             failures=dict(sorted(totals.failures.items())),
+            retries=counts["retries"],
+            recovery_ms=Distribution.of(self._recovery_ms),
         )

@@ -96,6 +96,9 @@ def summary_rows(metrics: RunMetrics) -> list[tuple[str, str]]:
     rows += [
         ("utilisation " + name, f"{100 * busy / metrics.duration_ms:.1f} %") for name, busy in metrics.busy_ms.items()
     ]
+    if metrics.retries:
+        rows.append(("legs sent again", f"{metrics.retries:,}"))
+        rows += _latency("recovery", metrics.recovery_ms)
     rows += [("not served", f"{count:,} x: {reason}") for reason, count in metrics.failures.items()]
     return rows
 

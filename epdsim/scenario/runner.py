@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -12,16 +12,17 @@ from epdsim.core.rules import IDEAL, Dialect
 from epdsim.cost.lm import LmCost
 from epdsim.cost.spec import build_encode, build_link, build_lm, build_render
 from epdsim.events import Sink
-from epdsim.fleet import EncodePool, EnginePool, FleetConfig, FleetCosts, RenderPool, simulate
+from epdsim.fleet import EncodePool, EnginePool, FleetConfig, FleetCosts, LinkSharing, RenderPool, simulate
 from epdsim.media import Family, family
 from epdsim.report.metrics import MetricsSink, RunMetrics
+from epdsim.scenario.faults import build_faults
 from epdsim.scenario.fit import Fit, fit_constants
 from epdsim.scenario.goodput import find_goodput, searches_goodput
 from epdsim.scenario.loader import Scenario
 from epdsim.scenario.points import Point
 from epdsim.scenario.schema import CostsSpec, EnginePoolSpec, ScenarioSpec
 from epdsim.scenario.slo import SloGuard
-from epdsim.spec import OF_FLEETS, Judge, Verdict
+from epdsim.spec import OF_FLEETS, Judge, Property, Verdict
 from epdsim.workload import Workload, build_workload
 
 GIB = 1 << 30
@@ -152,7 +153,7 @@ def run_point(
     built = build_point(scenario, point, seed, constants)
     if stretch_s is not None:
         built = replace(built, workload=built.workload.between(*stretch_s))
-    metrics, judge = MetricsSink(), Judge(OF_FLEETS) if is_judged else None
+    metrics, judge = MetricsSink(), Judge(laws_of(built.fleet)) if is_judged else None
     simulate(
         built.fleet,
         built.family,
@@ -165,6 +166,13 @@ def run_point(
     )
     told = built.workload.assumptions
     return RunResult(point, metrics.result(), (told,) if told else (), judge.verdicts() if judge is not None else None)
+
+
+def laws_of(fleet: FleetConfig) -> Iterable[Property]:
+    """What a fleet is judged by: that nothing is sent in vain only where it was not told to send everything."""
+    pools = filter(None, (fleet.prefill, fleet.decode))
+    sends_all = any(pool.scheduler.strip == "off" for pool in pools)
+    return (one for one in OF_FLEETS if not (sends_all and one.id == "STRIP-MAX"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +225,7 @@ def _fleet(scenario: Scenario, spec: ScenarioSpec, *, uses_mrope: bool) -> Fleet
         router=fleet.router,
         ec_capacity_bytes=None if fleet.ec_capacity_gib is None else int(fleet.ec_capacity_gib * GIB),
         dialect=dialect,
+        faults=build_faults(scenario, spec) if spec.faults is not None else None,
     )
 
 
@@ -238,6 +247,9 @@ def _costs(scenario: Scenario, costs: CostsSpec) -> FleetCosts:
         ec_link=_cost(scenario, "ec_link", build_link, costs.ec_link),
         kv_link=_cost(scenario, "kv_link", build_link, costs.kv_link),
         kv_bytes_per_token=costs.kv_bytes_per_token,
+        sharing=LinkSharing(
+            costs.body_link.sharing or "none", costs.ec_link.sharing or "none", costs.kv_link.sharing or "instance"
+        ),
     )
 
 

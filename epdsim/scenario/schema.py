@@ -5,19 +5,15 @@ from __future__ import annotations
 from dataclasses import MISSING, fields
 from typing import Annotated, Any, ClassVar, Literal, Self, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic import Field, create_model, model_validator
 
 from epdsim.core.errors import InputError
 from epdsim.core.scheduler.config import SchedulerConfig
 from epdsim.cost.broadcast import BroadcastProfile
 from epdsim.cost.spec import EncodeCostSpec, LinkSpec, LmCostSpec, RenderCostSpec
+from epdsim.scenario.faults_schema import FaultsSpec
+from epdsim.scenario.strict import AxisValue, Count, Instances, Ranks, Size, Strict
 from epdsim.workload import WorkloadSpec
-
-
-class Strict(BaseModel):
-    """Unknown keys, NaN and infinities are errors."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True, defer_build=True)
 
 
 class RecordSpec(Strict):
@@ -54,11 +50,6 @@ def _record_spec(record: type[Any], without: frozenset[str] = frozenset()) -> ty
 SchedulerSpec = _record_spec(SchedulerConfig, frozenset({"uses_mrope", "uses_xdrope", "ec_role"}))
 BroadcastSpec = _record_spec(BroadcastProfile)
 
-Count = Annotated[int, Field(ge=1)]
-Instances = Annotated[int, Field(ge=1, le=10_000)]
-Ranks = Annotated[int, Field(ge=1, le=10_000)]
-Size = Annotated[float, Field(ge=0)]
-AxisValue = int | float | bool | str | None
 MOST_RATES = 100_000
 """Of a search for goodput."""
 
@@ -328,6 +319,7 @@ class ScenarioSpec(Strict):
         family_options: Constants of the family to replace.
         fleet: What the fleet consists of.
         costs: How long things take.
+        faults: What goes wrong; null for nothing.
         workload: Requests and arrivals.
         seed: Of all random streams.
         axes: What varies: a dotted key that takes the values of a run, or named settings of several keys.
@@ -349,6 +341,7 @@ class ScenarioSpec(Strict):
     family_options: dict[str, Any] = Field(default_factory=dict)
     fleet: FleetSpec = Field(default_factory=FleetSpec)
     costs: CostsSpec
+    faults: FaultsSpec | None = None
     workload: WorkloadSpec
     seed: Annotated[int, Field(ge=0)] = 0
     axes: dict[str, str | dict[str, dict[str, Any]]] = Field(default_factory=dict)

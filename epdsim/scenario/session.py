@@ -213,7 +213,7 @@ def print_result(result: ScenarioResult, verdicts: Sequence[Verdict]) -> None:
     if told := summary(result.runs):
         out.print(f"judged  {told}")
     for violation in violations(result.runs):
-        out.print(f"VIOLATED  {violation.sentence}")
+        out.print(f"VIOLATED  {violation.sentence}", soft_wrap=True)
     print_verdicts(verdicts)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from epdsim.events import EncodeRunFinished, EngineStarted, Event, FleetStarted, StepFinished
+from epdsim.events import EncodeRunFinished, EngineStarted, Event, FleetStarted, LinkUsed, StepFinished
 from epdsim.spec.engine_state import EngineState
 from epdsim.spec.property import Broken, Finding, Reached
 
@@ -15,7 +15,13 @@ _STEP = Reached("a step")
 class SimCap:
     """SIM-CAP."""
 
-    reads: ClassVar[tuple[type[Event], ...]] = (FleetStarted, EngineStarted, StepFinished, EncodeRunFinished)
+    reads: ClassVar[tuple[type[Event], ...]] = (
+        FleetStarted,
+        EngineStarted,
+        StepFinished,
+        EncodeRunFinished,
+        LinkUsed,
+    )
 
     def __init__(self) -> None:
         self._busy_until_ms: dict[str, float] = {}
@@ -32,6 +38,8 @@ class SimCap:
             self._busy_until_ms[event.instance] = event.time_ms
         elif isinstance(event, FleetStarted):
             self._max_batch_items = event.max_batch_items
+        elif isinstance(event, LinkUsed):
+            yield from self._transfer(event)
         elif isinstance(event, EncodeRunFinished):
             if self._max_batch_items and event.num_items > self._max_batch_items:
                 yield Broken(f"{event.instance} encodes {event.num_items} items at once, most {self._max_batch_items}")
@@ -45,6 +53,18 @@ class SimCap:
         if event.num_requests > started.max_num_seqs:
             return f"{event.instance} has {event.num_requests} requests in a step, most {started.max_num_seqs}"
         return self._overlap(event, event.duration_ms, "a step")
+
+    def _transfer(self, event: LinkUsed) -> Iterator[Finding]:
+        most = event.bytes_per_s * (event.ends_ms - event.begins_ms) / 1e3
+        # Ends stand on the grid of time, a nanosecond apart.
+        if event.sent_bytes > most + event.bytes_per_s * 2e-9 + 1:
+            yield Broken(f"{event.instance} moves {event.sent_bytes} bytes in a time for {most:.0f}")
+        if event.is_alone:
+            if event.begins_ms < self._busy_until_ms.get(event.instance, 0.0):
+                yield Broken(
+                    f"{event.instance} begins a transfer at {event.begins_ms} ms while it is busy with another one"
+                )
+            self._busy_until_ms[event.instance] = event.ends_ms
 
     def _overlap(self, event: Event, duration_ms: float, what: str) -> str:
         began_ms, until_ms = event.time_ms - duration_ms, self._busy_until_ms.get(event.instance, 0.0)

@@ -12,7 +12,10 @@ from epdsim.events import (
     EngineStarted,
     Event,
     FleetStarted,
+    InstanceBack,
+    InstanceLost,
     LegSent,
+    PromptComputed,
     RequestFailed,
     RequestFinished,
     RequestQueued,
@@ -68,9 +71,10 @@ class SimLittle:
         EngineStarted,
         RequestQueued,
         StepFinished,
-        LegSent,
+        PromptComputed,
         RequestFinished,
         RequestFailed,
+        InstanceLost,
     )
 
     def __init__(self) -> None:
@@ -87,11 +91,10 @@ class SimLittle:
             if event.instance in self._stations:
                 self._stations[event.instance].came.add(event.request_id)
                 self._where[event.request_id] = event.instance
-        elif isinstance(event, EngineStarted):
+        elif isinstance(event, EngineStarted) or (isinstance(event, InstanceLost) and event.instance in self._stations):
+            # What is lost with an engine has not stayed: its callers hear of it later.
             self._stations[event.instance] = _Station(told_ms=event.time_ms)
-        elif isinstance(event, (RequestFinished, RequestFailed)) or (
-            isinstance(event, LegSent) and event.leg != "encode"
-        ):
+        elif isinstance(event, (RequestFinished, RequestFailed, PromptComputed)):
             name = self._where.pop(event.request_id, "")
             if name and self._stations[name].leaves(event.request_id, event.time_ms):
                 yield from self._empty(name, self._stations[name])
@@ -114,6 +117,7 @@ class _Pool:
         names: All of them.
         served: Those that had their turn in this round.
         outstanding: Legs sent to them and not answered.
+        lost: Those that are lost now; with any, nothing is said of the pool.
         last: Which one was chosen when all were idle.
         ties: How often it was, one time after the other.
     """
@@ -121,6 +125,7 @@ class _Pool:
     names: Sequence[str]
     served: set[str] = field(default_factory=set[str])
     outstanding: int = 0
+    lost: set[str] = field(default_factory=set[str])
     last: str = ""
     ties: int = 0
 
@@ -128,7 +133,15 @@ class _Pool:
 class SimFair:
     """SIM-FAIR."""
 
-    reads: ClassVar[tuple[type[Event], ...]] = (FleetStarted, LegSent, EncodeFinished, RequestFinished, RequestFailed)
+    reads: ClassVar[tuple[type[Event], ...]] = (
+        FleetStarted,
+        LegSent,
+        EncodeFinished,
+        RequestFinished,
+        RequestFailed,
+        InstanceLost,
+        InstanceBack,
+    )
 
     def __init__(self) -> None:
         self._router = ""
@@ -149,9 +162,15 @@ class SimFair:
             if event.leg != "encode":
                 self._answered(event.request_id)
                 self._at[event.request_id] = pool
-            if len(pool.names) > 1:
+            if len(pool.names) > 1 and not pool.lost:
                 yield from self._chosen(event, pool)
             pool.outstanding += 1
+
+        elif isinstance(event, (InstanceLost, InstanceBack)):
+            for pool in self._pools.values():
+                if event.instance in pool.names:
+                    (pool.lost.add if isinstance(event, InstanceLost) else pool.lost.discard)(event.instance)
+                    pool.served.clear()
 
     def _answered(self, request_id: str) -> None:
         pool = self._at.pop(request_id, None)

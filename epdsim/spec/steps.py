@@ -204,9 +204,10 @@ class LiveDone:
             return
         if known.admissions > 1:
             yield Reached(f"{event.request_id} ends after it was preempted")
-        if event.output_tokens != known.queued.max_tokens:
+        asked = known.queued.max_tokens + known.queued.num_delivered_tokens
+        if event.output_tokens != asked:
             yield Broken(
-                f"{event.request_id} asked for {known.queued.max_tokens} tokens and ends with {event.output_tokens}",
+                f"{event.request_id} asked for {asked} tokens and ends with {event.output_tokens}",
                 (event.request_id,),
             )
 
@@ -285,7 +286,7 @@ PROPERTIES = (
         "A lost message holds a request, and what it holds, for ever.",
         "end to end",
         evidence=("vLLM PRs 47941, 55290", "sglang issue 23082"),
-        not_judged="needs faults on the way, which fleets do not have yet",
+        not_judged="tested in tests/unit/fleet/test_fleet_faults.py; in any run SIM-PROG tells who waits for ever",
     ),
     Property(
         "LIVE-HEAL",
@@ -293,6 +294,6 @@ PROPERTIES = (
         "A short failure of one part becomes a lasting one of the whole.",
         "end to end",
         kind="eventually",
-        not_judged="needs faults on the way, which fleets do not have yet",
+        not_judged="tested in tests/unit/fleet/test_fleet_faults.py; in any run SIM-PROG tells who waits for ever",
     ),
 )

@@ -87,6 +87,17 @@ class EcStore:
         self._entries.move_to_end(identifier)
         return entry.embedding_bytes
 
+    def is_pinned(self, identifier: str) -> bool:
+        """Whether anybody has a lease on an entry."""
+        return self._entries[identifier].pins > 0
+
+    def evict_unleased(self) -> list[str]:
+        """Drop every entry that is ready and that nobody has a lease on; their identifiers, oldest first."""
+        gone = [identifier for identifier, entry in self._entries.items() if entry.is_ready and not entry.pins]
+        for identifier in gone:
+            self.evict(identifier)
+        return gone
+
     def evict(self, identifier: str) -> None:
         """Drop an entry."""
         entry = self._entries[identifier]

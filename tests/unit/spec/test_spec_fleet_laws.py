@@ -15,6 +15,7 @@ from epdsim.events import (
     FleetStarted,
     KvTransferred,
     LegSent,
+    PromptComputed,
     RequestArrived,
     RequestFailed,
     RequestFinished,
@@ -63,7 +64,7 @@ class TestLittle:
         assert outcome("SIM-LITTLE", *first, *later) is Outcome.VIOLATED
 
     def test_a_prompt_that_is_handed_over_has_left(self):
-        run = STARTED, queued("a"), step(5, 1), step(10, 0), LegSent(10, "orchestrator", "a", "decode", "decode-0", 9)
+        run = STARTED, queued("a"), step(5, 1), step(10, 0), PromptComputed(10, E, "a")
         assert outcome("SIM-LITTLE", *run) is Outcome.HOLDS
 
 
