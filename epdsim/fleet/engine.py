@@ -95,8 +95,11 @@ class EngineInstance:
         self._ec_line, self._is_lost = ec_line, False
         self._lost: list[tuple[simpy.Event, InstanceLostError]] = []
         self._world, self._pool, self._lockstep = world, pool, lockstep
-        # Another engine of the round may have more to do in any step than this one sees.
-        self._takes_strides = world.takes_strides and lockstep is None
+        # Another engine of the round may have more to do in any step than this one sees; of an engine that will be lost, the steps
+        # before that count.
+        faults = world.config.faults
+        will_be_lost = faults is not None and any(loss.instance == name for loss in faults.losses)
+        self._takes_strides = world.takes_strides and lockstep is None and not will_be_lost
         self._broadcast = BroadcastCost(world.config.costs.broadcast, pool.tp)
         self._decode_steps_ms = decode_stepper(pool.lm)
         self._begin()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -47,6 +47,18 @@ def check_references(spec: ScenarioSpec, points: Sequence[Point], file: YamlFile
 def is_hidden(spec: ScenarioSpec, points: Sequence[Point], axis: str, key: str) -> bool:
     """Whether an axis sets a dotted key, or all that it stands in, in every run: whatever else is put there has no effect."""
     return all(axis in point and any(covers(one, key) for one in _keys(spec, axis, point[axis])) for point in points)
+
+
+def check_pool(key: str, topologies: Collection[str], told: str) -> None:
+    """Refuse a setting of a pool that the topology of no run has.
+
+    Raises:
+        InputError: It would change nothing.
+    """
+    for pool, mark in (("encode", "e+"), ("decode", "p+d")):
+        if covers(f"fleet.{pool}", key) and not any(mark in topology for topology in topologies):
+            rule = f"no run has {pool} instances: fleet.topology is {' or '.join(sorted(topologies))}"
+            raise InputError(told, rule, "set fleet.topology too, or another pool")
 
 
 def covers(key: str, other: str) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from epdsim.core.errors import InputError
-from epdsim.scenario.checks import check_references, is_hidden
+from epdsim.scenario.checks import check_pool, check_references, is_hidden
 from epdsim.scenario.goodput import searches_goodput
 from epdsim.scenario.points import Point
 from epdsim.scenario.schema import AxisValue, ScenarioSpec
@@ -89,8 +89,9 @@ def load_scenario(path: Path, overrides: Iterable[str] = (), option: str = "--se
     spec = validate(file.data, file)
     scenario = Scenario(file, spec, tuple(_points(spec)))
     check_references(spec, scenario.points, file)
+    topologies: set[str] = set()
     for point in scenario.points:
-        scenario.at(point)
+        topologies.add(scenario.at(point).fleet.topology)
         if spec.goodput is not None and searches_goodput(spec, point):
             scenario.at(point, {spec.goodput.key: spec.goodput.low})
     for key in settings:
@@ -98,6 +99,7 @@ def load_scenario(path: Path, overrides: Iterable[str] = (), option: str = "--se
         if hiding:
             told = f"the axis {hiding[0]!r} sets this key in every run, so that it has no effect"
             raise InputError(f"{option} {key}=...", told, "change 'axes' or 'runs' instead")
+        check_pool(key, topologies, f"{option} {key}=...")
     for axis in spec.axes:
         if not any(axis in point for point in scenario.points):
             _check_unused(scenario, axis)

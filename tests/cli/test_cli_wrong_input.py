@@ -276,3 +276,20 @@ def test_a_claim_on_a_figure_that_a_run_has_not_fails_and_the_rest_is_shown(epds
 def test_more_seeds_than_can_be_held_are_refused(refused):
     for seeds in ("0:99999999999", "\u0660:\u0662", "0:" + "9" * 5000):
         assert "--seeds" in refused("compare", "small.yaml", "--head", "title=x", "--seeds", seeds)
+
+
+def test_a_setting_of_a_pool_that_no_run_has_is_told(refused):
+    setting = ("--set", "runs=[{topology: [together], ranks: [2]}]", "--set", "claims=[]")
+    for pool in ("encode", "decode"):
+        told = refused("run", "small.yaml", *setting, "--set", f"fleet.{pool}.count=3")
+        assert told.startswith(
+            f"--set fleet.{pool}.count=...: no run has {pool} instances: fleet.topology is aggregated;"
+        )
+
+
+def test_a_loss_of_an_instance_that_no_run_has_is_told(refused):
+    lost = "faults={losses: [{instance: decode-7, at_ms: 5}]}"
+    told = refused("run", "small.yaml", "--set", lost)
+    assert "'decode-7': the fleet has no such instance; it has prefill-0 to prefill-1, encode-0, decode-0" in told
+    twice = "faults={links: [{link: kv, from_ms: 5, until_ms: 9}, {link: kv, from_ms: 8, until_ms: 12}]}"
+    assert "two faults of kv link overlap at 8 ms" in refused("run", "small.yaml", "--set", twice)
