@@ -19,6 +19,7 @@ from epdsim.spec import (
     strip,
     strip_cost,
 )
+from epdsim.spec.ec_sync import EC_SYNC
 from epdsim.spec.property import Property
 from epdsim.spec.splice import SPLICE_EQ
 
@@ -32,7 +33,7 @@ FAMILIES: Mapping[str, tuple[str, Sequence[Property]]] = {
     "positions": ("Positions and splicing", (*positions.PROPERTIES, SPLICE_EQ)),
     "caches": ("Media caches", caches.PROPERTIES),
     "identity": ("Identity", (*stated.IDENTITY, *handover.PROTO)),
-    "embeddings": ("Hand-over of embeddings and KV cache", (handover.EC_READY, *stated.EMBEDDINGS, handover.KV_HAND)),
+    "embeddings": ("Hand-over of embeddings and KV cache", (handover.EC_READY, EC_SYNC, handover.KV_HAND)),
     "sessions": ("Sessions", stated.SESSIONS),
     "broadcast": ("Broadcast and equivalences", stated.BROADCAST),
     "simulator": ("The simulator's own laws", simulator.PROPERTIES),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from epdsim.spec.property import Level, Property
 
-_NO_FAULTS = "needs connectors that are late or fail, which fleets do not have yet"
-
 
 def _stated(
     identifier: str, sentence: str, why: str, level: Level, not_judged: str, *evidence: str, twin: str = ""
@@ -25,24 +23,13 @@ IDENTITY = (
         "vLLM issue 55547",
     ),
 )
-EMBEDDINGS = (
-    _stated(
-        "EC-SYNC",
-        "Connector books change exactly when the encoder cache's allocation changes, in every combination of roles.",
-        "An entry is freed under a transfer, or never.",
-        "engine",
-        _NO_FAULTS,
-        "vLLM PRs 34783, 38668",
-        "LMCache issue 4938",
-    ),
-)
 SESSIONS = (
     _stated(
         "SES-EQ",
         "A streamed session ends in the same state as one request with the whole prompt.",
         "A session's blocks are found under the keys of a prompt that it no longer has.",
         "engine",
-        "needs sessions whose input grows",
+        "events do not tell which output a turn keeps; tested in tests/property/test_scheduler_session_laws.py",
         "vLLM PR 49448",
         "vLLM issue 42489",
         "sglang PR 33716",
