@@ -255,10 +255,13 @@ def _kinds(features: Sequence[Any]) -> list[str]:
 
 
 def _load(vllm: Any, plan: Any, embeddings: Any, features: Mapping[str, Sequence[Any]]) -> None:
-    """What an EC connector does at the start of a step."""
+    """What an EC connector does at the start of a step: each embedding is as large as the first request of the step needs it."""
     metadata = plan.ec_connector_metadata
     wanted = [one.mm_hash for one in metadata.mm_datas] if metadata is not None else []
-    spans = {one.identifier: one.mm_position for items in features.values() for one in items}
+    names = [*plan.num_scheduled_tokens, *features]
+    spans: dict[str, Any] = {}
+    for one in (item for name in names for item in features.get(name, ())):
+        spans.setdefault(one.identifier, one.mm_position)
     embeddings.update({key: _embedding(vllm, spans[key]) for key in wanted})
 
 
