@@ -53,6 +53,23 @@ releases: $(RELEASES:%=$(RELEASES_DIR)/%/.vllm) ## comparison with each older re
 	  PYTHONPATH=$(abspath $(RELEASES_DIR))/$$release $(VLLM_VENV)/bin/epdsim replay --live vllm --seeds $(SEEDS); \
 	done
 
+# Verdicts of releases beside those of the model: 1 and 3 are verdicts too, 2 is a run that could not be made.
+REPORTS = $(RELEASES_DIR)/reports
+judged  = mkdir -p $(REPORTS); epdsim=$(abspath $(VLLM_VENV))/bin/epdsim; options="--no-stories --budget 60 --max-time 1200"; \
+  for release in $(1); do \
+    PYTHONPATH=$(abspath $(RELEASES_DIR))/$$release $$epdsim check --sut vllm $$options --report $(REPORTS)/vllm-$$release.json \
+      > $(REPORTS)/vllm-$$release.txt || test $$? -ne 2; \
+    $$epdsim check --dialect vllm-$$release $$options --report $(REPORTS)/model-$$release.json \
+      > $(REPORTS)/model-$$release.txt || test $$? -ne 2; \
+  done; \
+  $$epdsim table --markdown $(foreach release,$(1),$(REPORTS)/vllm-$(release).json $(REPORTS)/model-$(release).json)
+
+vllm-check: $(VLLM_VENV)/.vllm ## the properties on the real vLLM 0.32 say what the model in its dialect says
+	set -e; $(call judged,0.32.0)
+
+release-table: $(RELEASES:%=$(RELEASES_DIR)/%/.vllm) ## the same on every release, as a table
+	set -e; $(call judged,$(RELEASES) 0.32.0)
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 

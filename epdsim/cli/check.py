@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -124,11 +124,14 @@ def _run(
             *(("--epd-dialect", dialect) if dialect else ()),
             *(() if stories else ("--epd-no-stories",)),
         ]
+        progress = _Progress(tell)
         with contextlib.redirect_stdout(told):
-            pytest.main(arguments, plugins=[_Progress(tell)])
+            pytest.main(arguments, plugins=[progress])
         if not report.is_file():
             raise EpdsimError(f"the property pack could not be run:\n{told.getvalue()}")
-        return json.loads(report.read_text(encoding="utf-8"))
+        read = json.loads(report.read_text(encoding="utf-8"))
+        read["verdicts"] += progress.failed(names)
+        return read
 
 
 class _Progress:
@@ -136,6 +139,16 @@ class _Progress:
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
+        self._reasons: dict[str, str] = {}
+
+    def failed(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        """Properties whose tests ended without a verdict."""
+        return [
+            {"id": name, "outcome": "not run", "reason": f"its test failed: {reason}"}
+            for test, reason in self._reasons.items()
+            for name in names
+            if f"[{name}]" in test
+        ]
 
     def pytest_configure(self, config: Any) -> None:
         from epdsim.testing.plugin import PROGRESS
@@ -145,9 +158,11 @@ class _Progress:
     def pytest_runtest_logreport(self, report: Any) -> None:
         from epdsim.testing.plugin import RECORD
 
-        for key, value in report.user_properties if report.when == "call" else ():
-            if key == RECORD:
-                self._tell(f"{value['id']} {value['outcome']}")
+        verdicts = [value for key, value in report.user_properties if key == RECORD]
+        if report.failed and not verdicts:
+            self._reasons[report.nodeid] = report.longreprtext.strip().rpartition("\n")[2]
+        for verdict in verdicts if report.when == "call" else ():
+            self._tell(f"{verdict['id']} {verdict['outcome']}")
 
 
 def _tell(title: str, verdicts: list[dict[str, Any]]) -> None:

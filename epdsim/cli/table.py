@@ -16,7 +16,7 @@ def table(
 ) -> None:
     """Properties by release, from reports of epdsim check, and where a release and the model of it differ.
 
-    The exit code is 1 when a release and the model in its dialect both ran and do not agree.
+    The exit code is 1 when a release is decided on a property and the model in its dialect does not agree.
     """
     from epdsim.report.table import print_table
     from epdsim.testing.verdict_table import read_report, verdict_table
@@ -31,8 +31,8 @@ def table(
     for one in made.differences:
         why = f" ({one.reason})" if one.reason else ""
         typer.echo(f"{one.property_id} in {one.release}: {one.seen}{why}, the model says {one.predicted}")
-    num_ran = made.num_compared - sum(bool(one.reason) for one in made.differences)
+    num_decided = made.num_compared - sum(bool(one.reason) for one in made.differences)
     num_equal = made.num_compared - len(made.differences)
     if made.num_compared:
-        typer.echo(f"{num_equal:,} of {num_ran:,} verdicts of releases are what the model in their dialects says")
+        typer.echo(f"{num_equal:,} of {num_decided:,} verdicts of releases are what the model in their dialects says")
     raise typer.Exit(0 if made.is_equal else 1)

@@ -231,6 +231,9 @@ class Hunter:
                 exploration.run(known, self.system, self.seed, max(1, round(self.budget * exploration.weight)))
             except TimeIsOverError:
                 self._progress(f"{exploration.name}: stopped after {known.num_cases} cases, for want of time")
+            except Exception:
+                del self._explored[exploration.name]  # what it came to says nothing
+                raise
         return known
 
     def smallest(self, exploration: Exploration, property_id: str) -> Found:

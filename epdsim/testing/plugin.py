@@ -78,7 +78,16 @@ def epd_session(pytestconfig: pytest.Config) -> Session:
     if known is None:
         folder = None if told["failures"] is None else Path(told["failures"])
         progress = pytestconfig.stash.get(PROGRESS, lambda _: None)
-        known = Session(told["sut"], told["dialect"], told["seed"], told["budget"], folder, told["seconds"], progress)
+        known = Session(
+            told["sut"],
+            told["dialect"],
+            told["seed"],
+            told["budget"],
+            folder,
+            told["seconds"],
+            progress,
+            tells_stories=not pytestconfig.getoption("--epd-no-stories"),
+        )
         pytestconfig.stash[_SESSION] = known
     return known
 

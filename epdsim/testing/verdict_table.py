@@ -42,7 +42,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class Difference(NamedTuple):
-    """A property on which a release and the model of it do not agree; `reason` says why one of them was not run."""
+    """A property on which a release and the model of it do not agree; `reason` says why the release's is not decided."""
 
     property_id: str
     release: str
@@ -69,7 +69,7 @@ class VerdictTable:
 
     @property
     def is_equal(self) -> bool:
-        """Whether every difference is that one of the two could not be run."""
+        """Whether every difference is that the release's verdict is not decided: not run, or its premise not reached."""
         return all(one.reason for one in self.differences)
 
     def markdown(self) -> list[str]:
@@ -127,9 +127,7 @@ def _by_minor(reports: Sequence[Report]) -> dict[str, Report]:
 def _differences(release: Report, model: Report) -> list[Difference]:
     predicted = model.outcomes
     return [
-        Difference(
-            one.id, release.version, one.outcome, predicted[one.id], one.reason if one.outcome == "not run" else ""
-        )
+        Difference(one.id, release.version, one.outcome, predicted[one.id], one.reason)
         for one in sorted(release.verdicts, key=lambda one: one.id)
         if one.id in predicted and one.outcome != predicted[one.id]
     ]

@@ -28,7 +28,7 @@ from epdsim.testing.failures import (
     save_scenario,
     told_failure,
 )
-from epdsim.testing.hunt import Collector, Hunter, drawn
+from epdsim.testing.hunt import Collector, Exploration, Hunter, drawn
 from epdsim.testing.machine import machine
 from epdsim.testing.modes import modes
 from epdsim.testing.reduction import Effort, reduced, size_of, violation
@@ -282,6 +282,17 @@ def test_an_engine_that_dies_is_a_finding():
     first = hunter.explored(RESUMES).verdicts["ISO"].first
     assert first is not None
     assert first.told == "the engine dies: RuntimeError: out of luck"
+
+
+def test_an_exploration_that_fails_says_nothing():
+    def fails(collector, _system, _seed, _budget):
+        collector.num_cases += 1
+        raise RuntimeError("no such class")
+
+    hunter = Hunter(find_system("reference"), budget=1)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no such class"):
+            hunter.explored(Exploration("failing", "engine", fails))
 
 
 def test_systems_are_found_by_name():
