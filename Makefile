@@ -13,7 +13,12 @@ RELEASES     ?= 0.25.1 0.26.0 0.27.1 0.28.0 0.29.0 0.30.0 0.31.0
 RELEASES_DIR ?= .vllm-releases
 SEEDS        ?= 0:8
 
-.PHONY: run test check docs soak mutants bench oracle vllm releases clean
+
+# The compiled package has an environment of its own too: beside sources that change it would go stale.
+FAST_VENV ?= .venv-fast
+FAST_PIP  := $(FAST_VENV)/bin/pip --disable-pip-version-check install --quiet --constraint constraints.txt
+
+.PHONY: run test check docs compiled soak mutants bench oracle vllm releases clean
 
 run: $(VENV)/.run       ## the result that started the project
 	$(BIN)/epdsim run scenarios/validation/cached-images.yaml
@@ -29,6 +34,9 @@ check: $(VENV)/.testing ## lint, types, layers
 
 docs: $(VENV)/.docs     ## the documentation, warnings are errors
 	$(BIN)/python -m sphinx -W --keep-going -q -E -b html docs docs/_build/html
+
+compiled: $(FAST_VENV)/.fast ## the engine compiled to C (a minute; needs a C compiler), and compared with its source
+	cd $(FAST_VENV) && bin/python -m pytest -q -c ../pyproject.toml ../tests/unit/engine/test_compiled_equals_source.py
 
 SOAK ?= 0:80
 soak: $(VENV)/.testing  ## the engine's laws over many Hypothesis seeds: make soak SOAK=0:80
@@ -82,6 +90,12 @@ $(VENV)/.testing: $(VENV)/.run
 	$(PIP) --editable '.[testing]'
 	touch $@
 
+$(FAST_VENV)/.fast: pyproject.toml constraints.txt hatch_build.py $(shell find epdsim/core -name '*.py')
+	$(PYTHON) -m venv $(FAST_VENV)
+	$(FAST_PIP) torch pytest-timeout
+	EPDSIM_COMPILE=1 $(FAST_PIP) .
+	touch $@
+
 $(VENV)/.mutants: $(VENV)/.testing
 	$(PIP) --editable '.[mutation]'
 	touch $@
@@ -106,4 +120,4 @@ $(RELEASES_DIR)/%/.vllm: | $(VLLM_VENV)/.vllm
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) $(RELEASES_DIR) docs/_build mutants .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VLLM_VENV) $(FAST_VENV) $(RELEASES_DIR) docs/_build mutants .pytest_cache .ruff_cache

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from epdsim.scenario.points import described
 from epdsim.scenario.runner import RunResult
-from epdsim.spec import REGISTER, Outcome, Verdict
 
-Judged = Mapping[str, Verdict]
+if TYPE_CHECKING:
+    from epdsim.spec import Verdict
+
+Judged = Mapping[str, "Verdict"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +43,14 @@ def _more(num_broken: int) -> str:
 
 def summary(runs: Sequence[RunResult]) -> str:
     """How many properties held, in a sentence; empty when nothing was judged. One holds that some run tested and none broke."""
+    if not any(run.judged for run in runs):
+        return ""
+    from epdsim.spec import Outcome, Verdict  # noqa: PLC0415 - loaded by whoever judged
+
     total: dict[str, Verdict] = {}
     for run in runs:
         for name, verdict in (run.judged or {}).items():
             total.setdefault(name, Verdict(name)).add(verdict)
-    if not total:
-        return ""
     count = [one.outcome for one in total.values()].count
     told = f"{count(Outcome.HOLDS)} of {len(total)} properties held"
     if count(Outcome.VIOLATED):
@@ -57,6 +62,8 @@ def as_plain(judged: Judged | None) -> dict[str, object] | None:
     """For JSON: by outcome the ids, and of each violation how often and the first; None when nothing was judged."""
     if judged is None:
         return None
+    from epdsim.spec import REGISTER, Outcome  # noqa: PLC0415 - as above
+
     by_outcome = {
         str(outcome): [name for name, one in judged.items() if one.outcome is outcome]
         for outcome in (Outcome.HOLDS, Outcome.INCONCLUSIVE)

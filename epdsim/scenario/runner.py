@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from epdsim.core.request import WARM_UP
 from epdsim.core.rules import IDEAL, Dialect
@@ -22,8 +22,10 @@ from epdsim.scenario.loader import Scenario
 from epdsim.scenario.points import Point
 from epdsim.scenario.schema import CostsSpec, EnginePoolSpec, ScenarioSpec
 from epdsim.scenario.slo import SloGuard
-from epdsim.spec import OF_FLEETS, Judge, Property, Verdict
 from epdsim.workload import Workload, build_workload
+
+if TYPE_CHECKING:
+    from epdsim.spec import Judge, Property, Verdict
 
 GIB = 1 << 30
 C = TypeVar("C")
@@ -153,7 +155,7 @@ def run_point(
     built = build_point(scenario, point, seed, constants)
     if stretch_s is not None:
         built = replace(built, workload=built.workload.between(*stretch_s))
-    metrics, judge = MetricsSink(), Judge(laws_of(built.fleet)) if is_judged else None
+    metrics, judge = MetricsSink(), _judge(built.fleet) if is_judged else None
     simulate(
         built.fleet,
         built.family,
@@ -168,8 +170,16 @@ def run_point(
     return RunResult(point, metrics.result(), (told,) if told else (), judge.verdicts() if judge is not None else None)
 
 
+def _judge(fleet: FleetConfig) -> Judge:
+    from epdsim.spec import Judge  # noqa: PLC0415 - who is not judged starts sooner without the register
+
+    return Judge(laws_of(fleet))
+
+
 def laws_of(fleet: FleetConfig) -> Iterable[Property]:
     """What a fleet is judged by: that nothing is sent in vain only where it was not told to send everything."""
+    from epdsim.spec import OF_FLEETS  # noqa: PLC0415 - as above
+
     pools = filter(None, (fleet.prefill, fleet.decode))
     sends_all = any(pool.scheduler.strip == "off" for pool in pools)
     return (one for one in OF_FLEETS if not (sends_all and one.id == "STRIP-MAX"))

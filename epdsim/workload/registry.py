@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -77,7 +78,10 @@ class ClosedLoopSpec(SpecModel):
 WorkloadSpec = Annotated[OpenSpec | ClosedLoopSpec, Field(discriminator="kind")]
 """Any workload as a scenario file states it, told apart by `kind`."""
 
-_ADAPTER: TypeAdapter[OpenSpec | ClosedLoopSpec] = TypeAdapter(WorkloadSpec)
+
+@cache
+def _adapter() -> TypeAdapter[OpenSpec | ClosedLoopSpec]:
+    return TypeAdapter(WorkloadSpec)  # as good as a tenth of a program's start: made where a description comes alone
 
 
 def parse_workload_spec(spec: Mapping[str, Any]) -> OpenSpec | ClosedLoopSpec:
@@ -87,7 +91,7 @@ def parse_workload_spec(spec: Mapping[str, Any]) -> OpenSpec | ClosedLoopSpec:
         InputError: A key is unknown, missing, or its value cannot be used.
     """
     try:
-        return _ADAPTER.validate_python(spec)
+        return _adapter().validate_python(spec)
     except ValidationError as error:
         raise as_input_error(error, spec, "workload") from error
 
