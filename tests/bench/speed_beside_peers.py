@@ -91,7 +91,15 @@ class Contender:
 
 
 def _ours(bin_folder: Path, count: int, _: Path) -> Sequence[str]:
-    return [str(bin_folder / "epdsim"), "run", str(SCENARIO), "--json", "--set", f"workload.num_requests={count}"]
+    return [
+        str(bin_folder / "epdsim"),
+        "run",
+        str(SCENARIO),
+        "--no-check",
+        "--json",
+        "--set",
+        f"workload.num_requests={count}",
+    ]
 
 
 def _python(code: str) -> Callable[[Path, int, Path], Sequence[str]]:

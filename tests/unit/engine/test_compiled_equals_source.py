@@ -21,13 +21,14 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def outputs(folder: Path, source: Path | None, *words: str) -> tuple[str, bytes]:
-    """Which file the scheduler came from, and what the program printed; of the package installed, or of a source tree."""
+def outputs(folder: Path, source: Path | None, *words: str) -> tuple[str, tuple[int, bytes]]:
+    """Which file the scheduler came from, and how the program ended and what it printed; as installed, or of a source tree."""
     environment = {"PYTHONPATH": str(source)} if source else {}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *words], cwd=folder, env=environment, capture_output=True, check=True
+        [sys.executable, "-c", PROGRAM, *words], cwd=folder, env=environment, capture_output=True, check=False
     )
-    return done.stderr.decode().splitlines()[0], done.stdout
+    assert done.stdout, done.stderr.decode()
+    return done.stderr.decode().splitlines()[0], (done.returncode, done.stdout)
 
 
 @pytest.mark.parametrize(
