@@ -97,12 +97,20 @@ def reduced(found: Found, one: Property, system: SystemUnderTest, effort: Effort
             while (candidates := list(step(best.case)))[place:]:
                 if not effort.spend():
                     return best
-                smaller = violation(candidates[place], one, system)
+                smaller = _tried(candidates[place], one, system)
                 if smaller is None:
                     place += 1
                 else:
                     best, is_smaller = smaller, True
     return best
+
+
+def _tried(case: Case, one: Property, system: SystemUnderTest) -> Found | None:
+    """The violation of a smaller case; None also where the system cannot be put to it, say for its settings."""
+    try:
+        return violation(case, one, system)
+    except Exception:  # noqa: BLE001 - systems refuse in ways of their own
+        return None
 
 
 def _with(case: C, **changes: Any) -> C:

@@ -16,6 +16,7 @@ from epdsim.sut.cases import EngineCase, RenderCase, read_case, write_case
 from epdsim.sut.probe import events_of
 from epdsim.sut.reference import ReferenceProtocol, reference_engine
 from epdsim.sut.schedule_model import ModelEngine
+from epdsim.sut.schedule_workloads import schedule_workload
 from epdsim.sut.systems import SystemUnderTest, find_system
 from epdsim.testing.blame import rules_behind
 from epdsim.testing.failures import (
@@ -120,6 +121,15 @@ class TestReduction:
         assert reduced(found, one, system, Effort(10**6, ends_at=0.0)).case == found.case
         few, many = (reduced(found, one, system, Effort(attempts)) for attempts in (15, 400))
         assert size_of(many.case) < size_of(few.case) < size_of(found.case)
+
+    def test_settings_that_an_engine_refuses_are_no_smaller_case(self):
+        """An encoder-decoder model has no chunked prefill."""
+        (one,) = properties_of(["ENC-CONS"])
+        system = find_system("reference", "vllm-0.32")
+        found = violation(EngineCase(schedule_workload("v1-encdec", 6, "0.32.0").workload), one, system)
+        small = reduced(found, one, system, Effort(150))
+        assert size_of(small.case) < size_of(found.case)
+        assert not small.case.workload.config.enable_chunked_prefill
 
     def test_another_system_reduces_nothing(self, lost):
         (one,) = properties_of(["STRIP-AVAIL"])
