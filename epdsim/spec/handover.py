@@ -9,6 +9,7 @@ from epdsim.events import (
     EncodeFinished,
     Event,
     KvTransferred,
+    LegRetried,
     Rendered,
     RequestArrived,
     RequestFailed,
@@ -115,7 +116,8 @@ class KvHand:
     def __call__(self, event: Event, _engine: EngineState) -> Iterator[Finding]:
         """Follow what is computed, moved and taken over."""
         match event:
-            case RequestArrived():
+            case RequestArrived() | LegRetried(leg="generate"):
+                # What was lost with an instance is computed and moved again.
                 self._computed[event.request_id], self._arrived[event.request_id] = {}, {}
             case RequestFinished() | RequestFailed():
                 self._computed.pop(event.request_id, None)
@@ -188,5 +190,5 @@ KV_HAND = Property(
     evidence=("vLLM issue 49250", "LMCache PR 2069"),
     twin="TOK-CONS",
     monitor=KvHand,
-    reads=(RequestArrived, StepPlanned, KvTransferred, RequestQueued, *_ENDS),
+    reads=(RequestArrived, LegRetried, StepPlanned, KvTransferred, RequestQueued, *_ENDS),
 )

@@ -14,6 +14,7 @@ from epdsim.events import (
     EngineStarted,
     FleetStarted,
     KvTransferred,
+    LegRetried,
     LegSent,
     PromptComputed,
     RequestArrived,
@@ -166,3 +167,10 @@ def _kept(judging, names):
     ]
     books += [(name, set(engine.requests)) for name, engine in judging._engines.items()]
     return [told for told, keys in books if keys & names]
+
+
+def test_what_was_lost_with_an_instance_is_handed_over_again():
+    arrived, came = RequestArrived(0, "orchestrator", "a", 1), KvTransferred(2, "decode-0", "a", E, 100)
+    retried = LegRetried(3, "orchestrator", "a", "generate", "decode-0", 1)
+    assert outcome("KV-HAND", arrived, came, came) is Outcome.VIOLATED
+    assert outcome("KV-HAND", arrived, came, retried, came) is Outcome.INCONCLUSIVE
