@@ -22,7 +22,9 @@ class EcSync:
         self._held[event.instance] = set(engine.resident)
 
     def _loads(self, event: StepPlanned, engine: EngineState) -> Iterator[Finding]:
-        held = self._held.get(event.instance, set[str]()) - set(event.free_encoder_mm_hashes)
+        # Of entries that are evicted some are named, unless all fit again, for which none had to go; one that comes back in the
+        # same step is not named (ENC-MIRROR), so that beside an eviction a load of what is held may be right.
+        held = set[str]() if event.free_encoder_mm_hashes else self._held.get(event.instance, set[str]())
         encoded = {
             engine.requests[request_id].items[index].identifier
             for request_id, indices in event.scheduled_encoder_inputs.items()

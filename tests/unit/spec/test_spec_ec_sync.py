@@ -30,6 +30,7 @@ def planned(step, loads, *, encodes=(), frees=()):
         ([planned(0, [], encodes=[0])], Outcome.INCONCLUSIVE),
         ([planned(0, ["x"]), planned(1, ["x"])], Outcome.VIOLATED),
         ([planned(0, ["x"]), planned(1, ["x"], frees=["x"])], Outcome.HOLDS),
+        ([planned(0, ["x"]), planned(1, ["x"], frees=["other"])], Outcome.HOLDS),  # evicted before it, and back at once
         ([planned(0, ["x"], encodes=[0])], Outcome.VIOLATED),
         ([planned(0, ["x", "x"])], Outcome.VIOLATED),
         ([planned(0, ["y"])], Outcome.VIOLATED),
