@@ -34,7 +34,7 @@ def soak(
     ] = None,
     ray: Annotated[bool, typer.Option("--ray", help="Run the seeds on a Ray cluster (extra: distributed).")] = False,
 ) -> None:
-    """Hunt over many seeds and keep the shortest story of each property that is violated.
+    """Hunt over many seeds and keep the shortest stories.
 
     With --max-time 0 nothing is run: FILE is merged and told. The exit code is 1 when a property is violated, 2 when a seed
     could not be run, 3 when the premise of a property was never reached.

@@ -14,7 +14,9 @@ def table(
     ],
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
 ) -> None:
-    """Properties by release, from reports of epdsim check, and where a release and the model of it differ.
+    """Set the verdicts of releases side by side.
+
+    They come from reports of epdsim check; where a release and the model of it differ is told beneath.
 
     The exit code is 1 when a release is decided on a property and the model in its dialect does not agree.
     """

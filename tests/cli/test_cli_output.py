@@ -26,7 +26,7 @@ Options:
 
 Commands:
 """
-VERBS = ["run", "plan", "compare", "validate", "check", "soak", "judge", "replay", "record", "calibrate"]
+VERBS = ["run", "plan", "compare", "validate", "check", "soak", "table", "judge", "replay", "record", "calibrate"]
 
 
 def in_process_of_its_own(*words, cwd, **environment):
