@@ -72,7 +72,10 @@ def _range(text: str) -> tuple[int, int | None]:
     found = re.fullmatch(r"(\d+):(\d*)", text)
     if found is None:
         raise InputError(f"--seeds {text!r}", "it must be FIRST:STOP or FIRST:", "write e.g. 0:100")
-    return int(found[1]), int(found[2]) if found[2] else None
+    first, stop = int(found[1]), int(found[2]) if found[2] else None
+    if stop is not None and stop <= first:
+        raise InputError(f"--seeds {text}", "no seed is in it", "let the second be the larger one, e.g. 0:100")
+    return first, stop
 
 
 def _run(results: SoakFile, reports: Iterator[object]) -> Iterator[int]:
