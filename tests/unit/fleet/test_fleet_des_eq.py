@@ -59,10 +59,9 @@ def plain_loop(fleet, sources):
     pool, broadcast = fleet.prefill, BroadcastCost(fleet.costs.broadcast, fleet.prefill.tp)
     scheduler, rendered, requests, decisions = Scheduler(pool.scheduler, fleet.dialect), {}, {}, []
     pending, now_ms = list(sources), 0.0
-    # An engine that comes up looks for work at once: plans are numbered from there, and the number is a part of a message. Where
-    # nobody comes at once, that is what the first round below does.
-    if on_grid(sources[0].arrival_ms) <= 0:
-        scheduler.update_from_output(scheduler.schedule())
+    # An engine that comes up looks for work at once: plans are numbered from there, and the number is a part of a message.
+    scheduler.update_from_output(scheduler.schedule())
+    is_idle = True
 
     def arrive_until(end_ms):
         while pending and on_grid(pending[0].arrival_ms) <= end_ms:
@@ -78,8 +77,11 @@ def plain_loop(fleet, sources):
 
     while pending or scheduler.has_unfinished:
         arrive_until(now_ms)
+        if is_idle and not scheduler.has_unfinished:  # it waits for somebody to come, without planning again
+            now_ms = on_grid(pending[0].arrival_ms) if pending else now_ms
+            continue
         plan = scheduler.schedule()
-        duration_ms = 0.0
+        duration_ms, is_idle = 0.0, not plan.total_num_scheduled_tokens
         if plan.total_num_scheduled_tokens:
             decisions.append(
                 (now_ms, plan.num_scheduled_tokens, plan.scheduled_encoder_inputs, plan.free_encoder_mm_hashes)
@@ -120,10 +122,25 @@ PLAN_128 = (
 )
 """A request is admitted by plan 127; the number of the next is longer by a byte, which takes a nanosecond."""
 
+FIRST_IS_REFUSED = (
+    replace(PLAN_128[0], policy="priority"),
+    [
+        WorkloadRequest(f"r{number}", arrival_ms, (TokenRun("a", 0, 1), *media, TokenRun("tail", 0, length)), output)
+        for number, (arrival_ms, length, output, media) in enumerate(
+            [
+                (0.0, 1, 54, (PICTURE,)), (0.1, 1, 12, (PICTURE,)), (120.1, 1, 18, (PICTURE,)), (120.1, 1, 59, ()),
+                (120.1, 2, 1, ()), (120.1, 1, 1, ()), (120.1, 1, 34, ()),
+            ]
+        )
+    ],
+)  # fmt: skip
+"""The first request is refused, so that the engine waits on for the second."""
+
 
 @pytest.mark.engine_law
 @settings(max_examples=250)
 @example(PLAN_128)
+@example(FIRST_IS_REFUSED)
 @given(worlds())
 def test_the_simulator_decides_what_the_bare_core_decides(small_fleet, world) -> None:
     config, requests = world
