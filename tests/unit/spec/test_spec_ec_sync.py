@@ -40,6 +40,14 @@ def test_a_load_brings_what_is_asked_for_and_not_there(steps, expected):
     assert judge([STARTED, QUEUED, *steps], [REGISTER["EC-SYNC"]])["EC-SYNC"].outcome is expected
 
 
+def test_an_engine_that_comes_back_holds_nothing():
+    again = EngineStarted(5, E, "by hand", 4, 7, 8, 2, 4, 4, ec_role="consumer")
+    events = [STARTED, QUEUED, planned(0, ["x"]), again, QUEUED, planned(0, ["x"])]
+    for monitored in (events, [*events, planned(1, ["x"])]):
+        expected = Outcome.HOLDS if monitored is events else Outcome.VIOLATED
+        assert judge(monitored, [REGISTER["EC-SYNC"]])["EC-SYNC"].outcome is expected
+
+
 def test_a_connector_that_loads_again_is_caught(monkeypatch):
     monkeypatch.setattr(SharedStore, "take_step", lambda self, _freed: EcStep(tuple(self._loads)))
     system = SystemUnderTest("planted", "1", "0.32.0", reference_engine(IDEAL))
