@@ -100,6 +100,11 @@ def main() -> None:
     except BrokenPipeError:
         _discard_output()
         sys.exit(141)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "epdsim"):
+            raise
+        _leave(2, f"package {package!r}: it is not installed here; install epdsim with what it depends on")
     except MemoryError:
         _leave(2, "out of memory: the input asks for more than this machine has; give it less")
     except OSError as error:

@@ -22,7 +22,7 @@ from epdsim.sut.probe import put
 from epdsim.sut.systems import SystemUnderTest
 from epdsim.testing.failures import Found
 from epdsim.testing.smaller_caches import MIRROR_STEPS, RING_STEPS
-from epdsim.testing.smaller_workloads import WORKLOAD_STEPS, workload_size
+from epdsim.testing.smaller_workloads import WORKLOAD_STEPS, has_valid_settings, workload_size
 
 C = TypeVar("C")
 
@@ -202,7 +202,7 @@ def _fewer_positioned(case: PositionCase) -> Iterator[PositionCase]:
 
 
 def _of_workload(step: Callable[[Any], Iterator[Any]]) -> Callable[[EngineCase], Iterator[EngineCase]]:
-    return lambda case: map(EngineCase, step(case.workload))
+    return lambda case: (EngineCase(one) for one in step(case.workload) if has_valid_settings(one))
 
 
 _STEPS: dict[type, Sequence[Callable[[Any], Iterator[Case]]]] = {

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from epdsim.core.errors import InputError
+from epdsim.sut.schedule_model import scheduler_config
 from epdsim.sut.schedule_records import RecordedItem, RecordedRequest, RecordedWorkload
 
 T = TypeVar("T")
@@ -30,6 +32,18 @@ def workload_size(workload: RecordedWorkload) -> tuple[int, ...]:
         sum(one.arrival_step for one in inputs),
         sum(getattr(config, name) != value for name, value in _PLAIN.items()),
     )
+
+
+def has_valid_settings(workload: RecordedWorkload) -> bool:
+    """Whether an engine is started with such settings.
+
+    A scheduler by itself need not look: vLLM refuses, or overrides, where it makes its configuration.
+    """
+    try:
+        scheduler_config(workload)
+    except InputError:
+        return False
+    return True
 
 
 def _with(thing: T, **changes: Any) -> T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 RECORDED = Path(__file__).parents[1] / "known_answers" / "schedules-vllm-0.32.0.jsonl.gz"
@@ -86,3 +87,10 @@ def test_what_is_no_file_of_events(epdsim):
     called = epdsim("judge", "odd.ndjson")
     assert called.code == 2
     assert "neither an event file nor a recording of schedules" in called.err
+
+
+def test_a_package_that_is_missing_is_one_sentence(epdsim, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pytest", None)
+    ended = epdsim("check", "-p", "STRIP")
+    assert ended.code == 2
+    assert ended.err == "epdsim: package 'pytest': it is not installed here; install epdsim with what it depends on\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -98,6 +99,18 @@ class TestPlantedDefects:
         assert hunter.explored(exploration).verdicts[property_id].num_broken
 
 
+def _overridden(engine):
+    """An engine that, like a scheduler by itself, computes the prompts of an encoder-decoder model at once whatever it is told."""
+
+    def make(workload, far):
+        if workload.config.is_encoder_decoder:
+            whole = msgspec.structs.replace(workload.config, enable_chunked_prefill=False)
+            workload = msgspec.structs.replace(workload, config=whole)
+        return engine(workload, far)
+
+    return make
+
+
 class TestReduction:
     def test_what_is_left_is_needed(self, lost):
         """No step makes the story smaller that is told, and what is left are the three requests and the two items of it."""
@@ -122,14 +135,18 @@ class TestReduction:
         few, many = (reduced(found, one, system, Effort(attempts)) for attempts in (15, 400))
         assert size_of(many.case) < size_of(few.case) < size_of(found.case)
 
-    def test_settings_that_an_engine_refuses_are_no_smaller_case(self):
-        """An encoder-decoder model has no chunked prefill."""
+    @pytest.mark.parametrize("looks", [True, False], ids=["an engine that looks", "an engine that does not"])
+    def test_settings_that_do_not_go_together_are_no_smaller_case(self, looks):
+        """An encoder-decoder model has no chunked prefill, also where the scheduler alone would take it."""
         (one,) = properties_of(["ENC-CONS"])
         system = find_system("reference", "vllm-0.32")
+        if not looks:
+            system = replace(system, engine=_overridden(system.engine))
         found = violation(EngineCase(schedule_workload("v1-encdec", 6, "0.32.0").workload), one, system)
         small = reduced(found, one, system, Effort(150))
         assert size_of(small.case) < size_of(found.case)
         assert not small.case.workload.config.enable_chunked_prefill
+        assert rules_behind(small.case, one, system)
 
     def test_another_system_reduces_nothing(self, lost):
         (one,) = properties_of(["STRIP-AVAIL"])
