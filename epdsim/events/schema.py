@@ -40,6 +40,7 @@ class FleetStarted(Event, frozen=True):
         router: Which instance of a pool takes the next request.
         pools: By leg, the names of the instances that take it.
         max_batch_items: Items that one encoder run takes at most; 0 without encode instances.
+        routers: By leg, for pools that have a router of their own.
     """
 
     is_detail: ClassVar[bool] = True
@@ -48,6 +49,7 @@ class FleetStarted(Event, frozen=True):
     router: str
     pools: Mapping[str, Sequence[str]]
     max_batch_items: int = 0
+    routers: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
 
 
 class RequestArrived(Event, frozen=True):
@@ -100,6 +102,28 @@ class LegSent(Event, frozen=True):
     body_bytes: int
     payload: str = "none"
     body_bytes_by_payload: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])
+
+
+class InstanceChosen(Event, frozen=True):
+    """The orchestrator has chosen who takes a leg that it sends later, or an item of a leg that several share.
+
+    Attributes:
+        leg: As in `LegSent`.
+        to: The instance chosen.
+    """
+
+    is_detail: ClassVar[bool] = True
+
+    request_id: str
+    leg: str
+    to: str
+
+
+class EncodeSpared(Event, frozen=True):
+    """An encode instance had the embeddings of items that it was sent, and need not run its encoder."""
+
+    request_id: str
+    mm_hashes: Sequence[str]
 
 
 class EncodeFinished(Event, frozen=True):
@@ -327,6 +351,8 @@ AnyEvent = (
     | RequestArrived
     | Rendered
     | LegSent
+    | InstanceChosen
+    | EncodeSpared
     | EncodeFinished
     | EncodeRunFinished
     | EcLoaded

@@ -11,11 +11,13 @@ from epdsim.fleet.config import (
     RenderPool,
 )
 from epdsim.fleet.faults import Faults, LinkName, Loss, Span
+from epdsim.fleet.orchestrators import ORCHESTRATORS
 from epdsim.fleet.render import RenderedRequest, Renderer
 from epdsim.fleet.routing import ROUTERS
 from epdsim.fleet.simulation import simulate
 
 __all__ = [
+    "ORCHESTRATORS",
     "PREFILL_PAYLOADS",
     "ROUTERS",
     "TOPOLOGIES",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from epdsim.core.legs import KV_WISH, Leg, PrefillMode, decode_leg, json_chars, leg_bytes, prefill_leg
+from epdsim.core.items import MediaItem
+from epdsim.core.legs import KV_WISH, Leg, PrefillMode, decode_leg, encode_legs, json_chars, leg_bytes, prefill_leg
 from epdsim.core.prompt import RunPrompt, TokenRun
+from epdsim.core.slots import FeatureTables
+from epdsim.fleet.encode import EncodeItem
 from epdsim.fleet.render import RenderedRequest
 from epdsim.media import RenderedMedia
 
@@ -22,18 +26,45 @@ def body_bytes(leg: Leg) -> int:
     return leg_bytes(leg, blob_size).total
 
 
-def prefill_legs(rendered: RenderedRequest, *, hands_over: bool) -> Mapping[str, Leg]:
+def encode_calls(rendered: RenderedRequest) -> Mapping[str, Leg]:
+    """By identifier, the call that has one item of a request encoded."""
+    legs = encode_legs(rendered.source.request_id, rendered.prompt, rendered.tables)
+    return dict(zip(rendered.media, legs, strict=True))
+
+
+def shared_encode_call(rendered: RenderedRequest, mm_hashes: Sequence[str]) -> Leg:
+    """The call that has several of them encoded, in order of first occurrence."""
+    request_id, tables = rendered.source.request_id, rendered.tables
+    assert tables is not None, "there are items"
+    (leg,) = encode_legs(request_id, rendered.prompt, _only(tables, mm_hashes), batched=True)
+    return replace(leg, request_id=f"{request_id}-enc-{list(rendered.media).index(mm_hashes[0])}")
+
+
+def _only(tables: FeatureTables[MediaItem], mm_hashes: Container[str]) -> FeatureTables[MediaItem]:
+    """The rows of some items."""
+    places = {
+        modality: [index for index, mm_hash in enumerate(hashes) if mm_hash in mm_hashes]
+        for modality, hashes in tables.mm_hashes.items()
+    }
+    return FeatureTables(
+        {modality: [tables.mm_hashes[modality][i] for i in rows] for modality, rows in places.items() if rows},
+        {modality: [tables.mm_placeholders[modality][i] for i in rows] for modality, rows in places.items() if rows},
+        {modality: [tables.payload(modality, i) for i in rows] for modality, rows in places.items() if rows},
+    )
+
+
+def prefill_legs(rendered: RenderedRequest, ec: Mapping[str, Any], *, hands_over: bool) -> Mapping[str, Leg]:
     """The call that computes the prompt under every choice of payload; `"none"` alone for a prompt without media.
 
     Args:
         rendered: The request.
-        hands_over: Whether a decode instance will pull the KV cache.
+        ec: `ec_transfer_params`; an item that they do not offer keeps its payload.
+        hands_over: Whether a decode instance will take the KV cache over.
     """
     wish = KV_WISH if hands_over else None
     request_id = rendered.source.request_id
     if rendered.tables is None:
         return {"none": prefill_leg(request_id, rendered.prompt, None, kv_transfer_params=wish)}
-    ec = {mm_hash: ec_descriptor(media) for mm_hash, media in rendered.media.items()}
     return {
         mode: prefill_leg(
             request_id,
@@ -86,6 +117,11 @@ def decode_call(rendered: RenderedRequest, num_blocks: int) -> Leg:
     )
 
 
+def ec_params(rendered: RenderedRequest) -> dict[str, Any]:
+    """`ec_transfer_params` for all items of a request."""
+    return {mm_hash: ec_descriptor(media) for mm_hash, media in rendered.media.items()}
+
+
 def ec_descriptor(media: RenderedMedia) -> dict[str, Any]:
     """One item's entry of `ec_transfer_params` as a NIXL-like producer gives it."""
     width = media.embedding_bytes // max(1, 2 * media.num_embeds)
@@ -97,6 +133,12 @@ def ec_descriptor(media: RenderedMedia) -> dict[str, Any]:
         "size_bytes": media.embedding_bytes,
         "shape": [media.num_embeds, width],
     }
+
+
+def push_request(items: Sequence[EncodeItem], consumer: str) -> dict[str, Any]:
+    """`ec_transfer_params` of an encode call whose embeddings are pushed (Mooncake)."""
+    named = [{"transfer_id": item.transfer_id, "mm_hash": item.mm_hash} for item in items]
+    return {"consumer_zmq": f"tcp://{consumer}:5602", "ec_items": named}
 
 
 def kv_descriptor(request_id: str, num_tokens: int, num_blocks: int) -> dict[str, Any]:

@@ -43,6 +43,7 @@ class EnginePool:
         tp: Tensor-parallel ranks of each, the readers of its broadcast.
         lm: How long its steps take.
         lockstep: Whether they all step together, see `Lockstep`.
+        router: Which of them takes the next request; None for the fleet's.
     """
 
     count: int
@@ -50,6 +51,7 @@ class EnginePool:
     tp: int
     lm: LmCost
     lockstep: bool = False
+    router: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +61,12 @@ class EncodePool:
     Attributes:
         count: Instances.
         max_batch_items: Items that one encoder run takes at most.
+        router: Which of them takes the next item; None for the fleet's.
     """
 
     count: int
     max_batch_items: int = 8
+    router: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +118,12 @@ class FleetConfig:
         prefill: The engines that compute prompts (and generate, unless there is a decode pool).
         decode: The engines that generate; None when prefill does.
         encode: The encode instances; None when prefill encodes.
+        orchestrator: How its orchestrator works, one of `epdsim.fleet.ORCHESTRATORS`.
+        max_leg_items: Pictures that share an encode leg at most, where the orchestrator batches; None for no limit.
         prefill_payload: What stands for media on the way to prefill, once encode has them: full tensors, metadata only (vLLM issue
             54658), or deferred: the raw media, rendered again by the worker (vLLM issue 46722).
+        router: Which instance of a pool takes the next leg, one of `ROUTERS`.
+        router_stale_ms: How far behind the memory of a `media_affinity` router is.
         ec_capacity_bytes: Of the EC store; None for no limit.
         dialect: The rules in force.
         faults: What goes wrong; None for nothing.
@@ -127,8 +135,20 @@ class FleetConfig:
     decode: EnginePool | None
     encode: EncodePool | None
     costs: FleetCosts
+    orchestrator: str = "per_item"
+    max_leg_items: int | None = None
     prefill_payload: str = "metadata"
     router: str = "round_robin"
+    router_stale_ms: float = 0.0
     ec_capacity_bytes: int | None = None
     dialect: Dialect = IDEAL
     faults: Faults | None = None
+
+    @property
+    def max_retries(self) -> int:
+        """How often what was lost with an instance is sent again."""
+        return self.faults.max_retries if self.faults is not None else 0
+
+    def router_of(self, pool: EnginePool | EncodePool | None) -> str:
+        """The router of a pool."""
+        return (pool.router if pool is not None else None) or self.router

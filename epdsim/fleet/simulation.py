@@ -9,13 +9,17 @@ from typing import Any
 import simpy
 
 from epdsim.events import Sink
-from epdsim.fleet.config import EnginePool, FleetConfig
+from epdsim.fleet.config import EncodePool, EnginePool, FleetConfig
+from epdsim.fleet.ec.store import StoreProducer
 from epdsim.fleet.encode import EncodeInstance
 from epdsim.fleet.engine import EngineInstance
-from epdsim.fleet.faults import Faults, Health, LinkName, Pace, Span, evict
+from epdsim.fleet.faults import Faults, Health, LinkName, Mortal, Pace, Span, evict
 from epdsim.fleet.lines import Lines
 from epdsim.fleet.lockstep import Lockstep
-from epdsim.fleet.orchestrator import Orchestrator
+from epdsim.fleet.orchestrators import ORCHESTRATORS, Orchestrator, Style
+from epdsim.fleet.orchestrators.calls import Calls
+from epdsim.fleet.orchestrators.encoding import Encoding
+from epdsim.fleet.orchestrators.store_encoding import StoreEncoding
 from epdsim.fleet.render import Renderer
 from epdsim.fleet.telling import fleet_started
 from epdsim.fleet.world import World, on_grid
@@ -80,20 +84,30 @@ def _build(world: World, family: Family) -> Orchestrator:
     prefill = _engines(world, prefix, config.prefill, ec)
     decode = _engines(world, "decode", config.decode, ec) if config.decode else []
     health = Health(world, faults) if faults is not None else None
-    renderer = Renderer(family, config.dialect, world.notices)
-    orchestrator = Orchestrator(world, renderer, prefill, decode, body, kv, health)
-    if config.encode is not None:
-        names = [f"encode-{index}" for index in range(config.encode.count)]
-        limit = config.encode.max_batch_items
-        orchestrator.encode = [EncodeInstance(world, name, limit, orchestrator.encode_again) for name in names]
+    calls = Calls(world, prefill, decode, body, kv, health)
+    style = ORCHESTRATORS[config.orchestrator]
+    encoding = _encoding(world, config.encode, style, body, health) if config.encode is not None else None
+    orchestrator = style.kind(world, Renderer(family, config.dialect, world.notices), calls, encoding)
     if faults is not None and health is not None:
-        _expect(world, faults, health, orchestrator)
+        encoders = encoding.encoders if encoding is not None else ()
+        _expect(world, faults, health, [*calls.engines, *encoders])
     return orchestrator
 
 
-def _expect(world: World, faults: Faults, health: Health, orchestrator: Orchestrator) -> None:
+def _encoding(world: World, pool: EncodePool, style: Style, body: Lines, health: Health | None) -> Encoding:
+    encoding = StoreEncoding(world, body, health, style.group(world.config), shares_legs=style.shares_legs)
+    encoding.encoders = [
+        EncodeInstance(
+            world, f"encode-{index}", pool.max_batch_items, StoreProducer(world.ec_store), encoding.encode_again
+        )
+        for index in range(pool.count)
+    ]
+    return encoding
+
+
+def _expect(world: World, faults: Faults, health: Health, all_instances: Sequence[Mortal]) -> None:
     """Begin the processes of all that will go wrong."""
-    instances = {one.name: one for one in orchestrator.instances}
+    instances = {one.name: one for one in all_instances}
     for loss in faults.losses:
         world.env.process(health.watch(loss, instances[loss.instance]))
     for at_ms in faults.ec_evictions_ms:

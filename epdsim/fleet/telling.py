@@ -29,13 +29,12 @@ def fleet_started(config: FleetConfig, prefix: str) -> FleetStarted:
         config: The fleet.
         prefix: With which names of the engines that compute prompts begin.
     """
-    pools = {"aggregated" if prefix == "engine" else "prefill": _names(prefix, config.prefill.count)}
-    if config.encode is not None:
-        pools["encode"] = _names("encode", config.encode.count)
-    if config.decode is not None:
-        pools["decode"] = _names("decode", config.decode.count)
+    stage = "aggregated" if prefix == "engine" else "prefill"
+    told = {stage: (prefix, config.prefill), "encode": ("encode", config.encode), "decode": ("decode", config.decode)}
+    pools = {leg: _names(name, pool.count) for leg, (name, pool) in told.items() if pool is not None}
+    routers = {leg: pool.router for leg, (_, pool) in told.items() if pool is not None and pool.router is not None}
     max_batch_items = config.encode.max_batch_items if config.encode is not None else 0
-    return FleetStarted(0.0, "fleet", config.topology, config.router, pools, max_batch_items)
+    return FleetStarted(0.0, "fleet", config.topology, config.router, pools, max_batch_items, routers)
 
 
 def _names(prefix: str, count: int) -> list[str]:

@@ -18,6 +18,9 @@ from epdsim.core.ec.store import EcStore
 from epdsim.events import Event, Sink
 from epdsim.fleet.config import FleetConfig
 
+NAME = "orchestrator"
+"""Of the orchestrator, for events."""
+
 TICKS_PER_MS = 1 << 20
 Callback = Callable[[simpy.Event], Any]
 _LAST = cast("EventPriority", 2)
@@ -57,6 +60,10 @@ class World:
     def _emit_to_all(self, event: Event) -> None:
         for sink in self._sinks:
             sink(event)
+
+    def now_ms(self) -> float:
+        """The time."""
+        return self.env.now
 
     def after(self, duration_ms: float) -> simpy.Event:
         """Fires after a duration."""

@@ -222,17 +222,20 @@ def _fleet(scenario: Scenario, spec: ScenarioSpec, *, uses_mrope: bool) -> Fleet
 
     def pool(described: EnginePoolSpec, lm: LmCost, ec_role: str) -> EnginePool:
         config = described.scheduler.build(uses_mrope=uses_mrope, ec_role=ec_role)
-        return EnginePool(described.count, config, described.tp, lm, described.lockstep)
+        return EnginePool(described.count, config, described.tp, lm, described.lockstep, described.router)
 
     return FleetConfig(
         topology=fleet.topology,
         render=RenderPool(fleet.render.count, int(fleet.render.cache_gib * GIB)),
         prefill=pool(fleet.prefill, prefill_lm, "consumer" if consumes else "none"),
         decode=pool(fleet.decode, decode_lm, "none") if generates_apart else None,
-        encode=EncodePool(fleet.encode.count, fleet.encode.max_batch_items) if consumes else None,
+        encode=EncodePool(fleet.encode.count, fleet.encode.max_batch_items, fleet.encode.router) if consumes else None,
         costs=_costs(scenario, spec.costs),
+        orchestrator=fleet.orchestrator,
+        max_leg_items=fleet.max_leg_items,
         prefill_payload=fleet.prefill_payload,
         router=fleet.router,
+        router_stale_ms=fleet.router_stale_ms,
         ec_capacity_bytes=None if fleet.ec_capacity_gib is None else int(fleet.ec_capacity_gib * GIB),
         dialect=dialect,
         faults=build_faults(scenario, spec) if spec.faults is not None else None,

@@ -54,6 +54,9 @@ MOST_RATES = 100_000
 """Of a search for goodput."""
 
 
+RouterName = Literal["round_robin", "least_loaded", "prefix_affinity", "media_affinity"]
+
+
 class RenderPoolSpec(Strict):
     """Front-end processes.
 
@@ -72,10 +75,12 @@ class EncodePoolSpec(Strict):
     Attributes:
         count: Instances.
         max_batch_items: Items that one encoder run takes at most.
+        router: Which of them takes the next item; null for `fleet.router`.
     """
 
     count: Instances = 1
     max_batch_items: Count = 8
+    router: RouterName | None = None
 
 
 class EnginePoolSpec(Strict):
@@ -85,12 +90,14 @@ class EnginePoolSpec(Strict):
         count: Instances.
         tp: Tensor-parallel ranks of each, the readers of its broadcast.
         lockstep: Whether all step together, each step as long as the longest of them: data-parallel ranks that are aligned.
+        router: Which of them takes the next request; null for `fleet.router`.
         scheduler: Settings of each one's scheduler.
     """
 
     count: Instances = 1
     tp: Ranks = 1
     lockstep: bool = False
+    router: RouterName | None = None
     scheduler: SchedulerSpec = Field(default_factory=SchedulerSpec)  # pyright: ignore[reportInvalidTypeForm]
 
 
@@ -100,7 +107,12 @@ class FleetSpec(Strict):
     Attributes:
         topology: Which stages have instances of their own; `decode` and `encode` count only where they have.
         dialect: Whose rules: the ideal, or a release such as `vllm-0.32`.
-        router: Which instance of a pool takes the next request.
+        orchestrator: Who sends which leg where: `per_item` has each item of a request encoded by a leg of its own (llm-d's
+            coordinator); `batched` lets the pictures that go to one encoder share a leg (vLLM's example proxy).
+        max_leg_items: Pictures that share an encode leg of `batched` at most; null for no limit.
+        router: Which instance of a pool takes the next leg: one after the other, the one with the fewest legs under way, or the one
+            that was sent the longest beginning of the prompt (`prefix_affinity`) or most of the items (`media_affinity`) before.
+        router_stale_ms: How far behind the memory of `media_affinity` is: what was sent since then it does not know.
         prefill_payload: What stands for media on the way to prefill once encode has them: tensors, metadata only, or raw media.
         ec_capacity_gib: Of the store of embeddings; null for no limit.
         render: Front end.
@@ -111,7 +123,10 @@ class FleetSpec(Strict):
 
     topology: Literal["aggregated", "p+d", "e+pd", "e+p+d"] = "aggregated"
     dialect: str = "ideal"
-    router: Literal["round_robin", "least_loaded", "prefix_affinity"] = "round_robin"
+    orchestrator: Literal["per_item", "batched"] = "per_item"
+    max_leg_items: Count | None = None
+    router: RouterName = "round_robin"
+    router_stale_ms: Size = 0.0
     prefill_payload: Literal["full", "metadata", "deferred"] = "metadata"
     ec_capacity_gib: Annotated[float, Field(gt=0)] | None = None
     render: RenderPoolSpec = Field(default_factory=RenderPoolSpec)

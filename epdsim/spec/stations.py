@@ -9,11 +9,14 @@ from typing import ClassVar
 
 from epdsim.events import (
     EncodeFinished,
+    EncodeSpared,
     EngineStarted,
     Event,
     FleetStarted,
     InstanceBack,
+    InstanceChosen,
     InstanceLost,
+    LegRetried,
     LegSent,
     PromptComputed,
     RequestFailed,
@@ -115,6 +118,7 @@ class _Pool:
 
     Attributes:
         names: All of them.
+        router: Which of them takes the next leg.
         served: Those that had their turn in this round.
         outstanding: Legs sent to them and not answered.
         lost: Those that are lost now; with any, nothing is said of the pool.
@@ -123,6 +127,7 @@ class _Pool:
     """
 
     names: Sequence[str]
+    router: str
     served: set[str] = field(default_factory=set[str])
     outstanding: int = 0
     lost: set[str] = field(default_factory=set[str])
@@ -135,8 +140,12 @@ class SimFair:
 
     reads: ClassVar[tuple[type[Event], ...]] = (
         FleetStarted,
+        InstanceChosen,
         LegSent,
+        LegRetried,
         EncodeFinished,
+        EncodeSpared,
+        PromptComputed,
         RequestFinished,
         RequestFailed,
         InstanceLost,
@@ -144,41 +153,61 @@ class SimFair:
     )
 
     def __init__(self) -> None:
-        self._router = ""
         self._pools: dict[str, _Pool] = {}
-        self._at: dict[str, _Pool] = {}
+        self._at: dict[str, dict[str, _Pool]] = {}
+        self._ahead: dict[str, set[tuple[str, str]]] = {}
 
     def __call__(self, event: Event, _engine: EngineState) -> Iterator[Finding]:
         """Follow who is chosen."""
         if isinstance(event, FleetStarted):
-            self._router = event.router
-            self._pools = {leg: _Pool(names) for leg, names in event.pools.items()}
-        elif isinstance(event, EncodeFinished):
+            self._pools = {
+                leg: _Pool(names, event.routers.get(leg, event.router)) for leg, names in event.pools.items()
+            }
+        elif isinstance(event, (EncodeFinished, EncodeSpared)):
             if "encode" in self._pools:
                 self._pools["encode"].outstanding -= len(event.mm_hashes)
-        elif isinstance(event, (RequestFinished, RequestFailed)):
-            self._answered(event.request_id)
+        elif isinstance(event, PromptComputed):
+            self._answered(event.request_id, "prefill")
+        elif isinstance(event, (RequestFinished, RequestFailed, LegRetried)):
+            self._ahead.pop(event.request_id, None)
+            if not isinstance(event, LegRetried) or event.leg != "encode":
+                self._answered(event.request_id, *self._pools)
+        elif isinstance(event, InstanceChosen) and (pool := self._pools.get(event.leg)) is not None:
+            self._ahead.setdefault(event.request_id, set()).add((event.leg, event.to))
+            yield from self._chosen(event, pool)
+            # An item that is chosen for is sent at once; its leg is told apart.
+            pool.outstanding += event.leg == "encode"
         elif isinstance(event, LegSent) and (pool := self._pools.get(event.leg)) is not None:
-            if event.leg != "encode":
-                self._answered(event.request_id)
-                self._at[event.request_id] = pool
-            if len(pool.names) > 1 and not pool.lost:
-                yield from self._chosen(event, pool)
-            pool.outstanding += 1
-
+            yield from self._sent(event, pool)
         elif isinstance(event, (InstanceLost, InstanceBack)):
             for pool in self._pools.values():
                 if event.instance in pool.names:
                     (pool.lost.add if isinstance(event, InstanceLost) else pool.lost.discard)(event.instance)
                     pool.served.clear()
 
-    def _answered(self, request_id: str) -> None:
-        pool = self._at.pop(request_id, None)
-        if pool is not None:
-            pool.outstanding -= 1
+    def _sent(self, event: LegSent, pool: _Pool) -> Iterator[Finding]:
+        is_ahead = (event.leg, event.to) in self._ahead.get(event.request_id, ())
+        if event.leg != "encode":
+            # Decode comes after prefill, unless it comes first, when there is no prefill to be answered.
+            self._answered(event.request_id, event.leg, *(["prefill"] if event.leg == "decode" else []))
+            self._at.setdefault(event.request_id, {})[event.leg] = pool
+        if not is_ahead:
+            yield from self._chosen(event, pool)
+        pool.outstanding += event.leg != "encode" or not is_ahead
 
-    def _chosen(self, event: LegSent, pool: _Pool) -> Iterator[Finding]:
-        if self._router == "round_robin":
+    def _answered(self, request_id: str, *legs: str) -> None:
+        at = self._at.get(request_id, {})
+        for leg in legs:
+            pool = at.pop(leg, None)
+            if pool is not None:
+                pool.outstanding -= 1
+        if not at:
+            self._at.pop(request_id, None)
+
+    def _chosen(self, event: LegSent | InstanceChosen, pool: _Pool) -> Iterator[Finding]:
+        if len(pool.names) < 2 or pool.lost:
+            return
+        if pool.router == "round_robin":
             if event.to in pool.served:
                 told = f"{event.to} takes a second {event.leg} leg before {len(pool.names) - len(pool.served)} others had one"
                 yield Broken(told, (event.request_id,))
@@ -186,7 +215,7 @@ class SimFair:
             if len(pool.served) == len(pool.names):
                 yield Reached(f"a round of {event.leg} legs")
                 pool.served.clear()
-        elif self._router == "least_loaded" and not pool.outstanding:
+        elif pool.router == "least_loaded" and not pool.outstanding:
             yield Reached(f"a tie among idle instances for {event.leg}")
             pool.ties = pool.ties + 1 if event.to == pool.last else 1
             pool.last = event.to

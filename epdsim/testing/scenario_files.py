@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 FAMILIES = ("qwen3-vl-8b", "qwen2.5-vl-3b", "internvl3-8b")
 _LAST_MS = 4000
+_ROUTERS = st.sampled_from(["round_robin", "least_loaded", "prefix_affinity", "media_affinity"])
 
 
 @st.composite
@@ -23,12 +24,23 @@ def scenario_files(draw: st.DrawFn) -> dict[str, Any]:
         "family": draw(st.sampled_from(FAMILIES)),
         "fleet": {
             "topology": topology,
-            "router": draw(st.sampled_from(["round_robin", "least_loaded", "prefix_affinity"])),
+            "orchestrator": draw(st.sampled_from(["per_item", "batched"])),
+            "max_leg_items": draw(st.sampled_from([None, 1, 2])),
+            "router": draw(_ROUTERS),
+            "router_stale_ms": draw(st.sampled_from([0, 100])),
             "prefill_payload": draw(st.sampled_from(["full", "metadata", "deferred"])),
             "render": {"count": draw(st.integers(1, 3)), "cache_gib": draw(st.sampled_from([0, 1]))},
-            "encode": {"count": counts["encode"], "max_batch_items": draw(st.integers(1, 4))},
+            "encode": {
+                "count": counts["encode"],
+                "max_batch_items": draw(st.integers(1, 4)),
+                "router": draw(st.none() | _ROUTERS),
+            },
             "prefill": {"count": counts["prefill"], "tp": draw(st.integers(1, 2)), "scheduler": draw(_schedulers())},
-            "decode": {"count": counts["decode"], "scheduler": draw(_schedulers())},
+            "decode": {
+                "count": counts["decode"],
+                "router": draw(st.none() | _ROUTERS),
+                "scheduler": draw(_schedulers()),
+            },
         },
         "costs": draw(_costs()),
         "workload": draw(_workloads()),

@@ -117,7 +117,7 @@ def test_a_property_that_a_run_breaks_is_told_and_makes_the_exit_code_1(epdsim, 
     whole = epdsim("run", "small.yaml", "--json")
     judged = [run["properties"] for run in json.loads(whole.out)["runs"]]
     assert all("SIM-FAIR" in one["holds"] and not one["violated"] for one in judged)
-    monkeypatch.setattr("epdsim.fleet.routing.RoundRobin.__call__", lambda _, pool, __: pool[0])
+    monkeypatch.setattr("epdsim.fleet.routing.RoundRobin.__call__", lambda _, pool, *__: pool[0])
     done = epdsim("run", "small.yaml", "--html", "page.html")
     assert done.code == 1
     told = [line for line in done.out.splitlines() if line.startswith("VIOLATED")]

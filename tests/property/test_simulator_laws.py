@@ -30,7 +30,7 @@ from epdsim.fleet import simulate
 from epdsim.fleet.encode import EncodeInstance
 from epdsim.fleet.engine import EngineInstance
 from epdsim.fleet.lines import Line
-from epdsim.fleet.orchestrator import Orchestrator
+from epdsim.fleet.orchestrators.calls import Calls
 from epdsim.fleet.routing import LeastLoaded, RoundRobin
 from epdsim.scenario.loader import Scenario, load_scenario, validate
 from epdsim.scenario.runner import BuiltPoint, build_point, laws_of
@@ -211,8 +211,8 @@ class TestPlantedBugs:
     def test_an_encoder_that_takes_more_than_it_can(self, monkeypatch):
         whole = EncodeInstance.__init__
 
-        def greedy(instance, world, name, limit, again):
-            whole(instance, world, name, 10 * limit, again)
+        def greedy(instance, world, name, limit, *more):
+            whole(instance, world, name, 10 * limit, *more)
 
         monkeypatch.setattr(EncodeInstance, "__init__", greedy)
         told = steady_file()
@@ -244,11 +244,11 @@ class TestPlantedBugs:
     def test_one_counter_for_two_pools(self, monkeypatch):
         """BLIS: with two of each every request goes to the same prefill and the same decode instance."""
         shared = RoundRobin()
-        monkeypatch.setattr("epdsim.fleet.orchestrator.router", lambda _: shared)
+        monkeypatch.setattr("epdsim.fleet.orchestrators.calls.router", lambda *_: shared)
         assert "SIM-FAIR" in play(steady_file("p+d"))[1]
 
     def test_ties_that_always_go_to_the_first(self, monkeypatch):
-        monkeypatch.setattr(LeastLoaded, "__call__", lambda _, pool, __: min(pool, key=lambda one: one.outstanding))
+        monkeypatch.setattr(LeastLoaded, "__call__", lambda _, pool, *__: min(pool, key=lambda one: one.outstanding))
         told = steady_file("aggregated", router="least_loaded")
         told["workload"]["rate_req_s"] = 2
         assert "SIM-FAIR" in play(told)[1]
@@ -268,7 +268,7 @@ class TestPlantedBugs:
 
     def test_a_router_that_throws_dice(self, monkeypatch):
         dice = random.Random(1)
-        monkeypatch.setattr(RoundRobin, "__call__", lambda _, pool, __: dice.choice(pool))
+        monkeypatch.setattr(RoundRobin, "__call__", lambda _, pool, *__: dice.choice(pool))
         assert not is_same(steady_file())
 
     def test_a_cost_that_falls(self, monkeypatch):
@@ -276,13 +276,13 @@ class TestPlantedBugs:
         assert gets_faster(steady_file()) == ["fixed_ms"]
 
     def test_a_router_that_reads_the_end_of_the_answer(self, monkeypatch):
-        whole = Orchestrator._generate
+        whole = Calls.choose_prefill
 
-        def knowing(orchestrator, rendered, setback):
-            orchestrator._to_prefill._next = rendered.source.output_tokens
-            return whole(orchestrator, rendered, setback)
+        def knowing(calls, task):
+            calls._to_prefill._next = task.source.output_tokens
+            return whole(calls, task)
 
-        monkeypatch.setattr(Orchestrator, "_generate", knowing)
+        monkeypatch.setattr(Calls, "choose_prefill", knowing)
         assert not is_blind(steady_file("aggregated"))
 
 

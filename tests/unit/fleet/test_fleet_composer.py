@@ -15,7 +15,7 @@ IDS = st.text(min_size=1, max_size=40) | st.sampled_from(["poisson-17", 'a"b\\c'
 def test_a_text_body_weighs_what_its_json_does(request_id: str, num_tokens: int, hands_over: bool) -> None:
     run = TokenRun(request_id, 0, num_tokens)
     rendered = RenderedRequest(WorkloadRequest(request_id, 0.0, (run,), 1), RunPrompt([run]), None, ())
-    legs = prefill_legs(rendered, hands_over=hands_over)
+    legs = prefill_legs(rendered, {}, hands_over=hands_over)
     assert {"none": text_prefill_bytes(request_id, num_tokens, hands_over=hands_over)} == {
         name: body_bytes(leg) for name, leg in legs.items()
     }

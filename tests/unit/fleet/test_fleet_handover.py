@@ -17,7 +17,8 @@ from epdsim.events import (
     RequestQueued,
     StepPlanned,
 )
-from epdsim.fleet import orchestrator, simulate
+from epdsim.fleet import simulate
+from epdsim.fleet.orchestrators import calls, store_encoding
 from epdsim.media import family
 from epdsim.spec import REGISTER, Outcome, judge
 from epdsim.workload.request import MediaRef, WorkloadRequest
@@ -88,7 +89,7 @@ def test_a_fleet_holds(small_fleet):
 
 class TestPlantedDefects:
     def test_an_orchestrator_that_does_not_wait_for_the_encoder(self, small_fleet, monkeypatch):
-        monkeypatch.setattr(orchestrator.simpy, "AllOf", lambda env, _events: env.timeout(0))
+        monkeypatch.setattr(store_encoding.simpy, "AllOf", lambda env, _events: env.timeout(0))
         monkeypatch.setattr("epdsim.core.ec.store.EcStore.touch", lambda _self, _mm_hash: 8)
         broken = {name for name, one in run(small_fleet, NAMES).items() if one.num_broken}
         assert {"EC-READY", "PROTO-SUFF"} <= broken
@@ -101,11 +102,11 @@ class TestPlantedDefects:
         ],
     )
     def test_a_leg_that_is_composed_wrongly(self, small_fleet, monkeypatch, name, changes):
-        make = orchestrator.Request
+        make = calls.Request
 
         def wrong(*args, **kwargs):
             right = make(*args, **kwargs)
             return replace(right, **changes(right)) if right.num_remote_tokens else right
 
-        monkeypatch.setattr(orchestrator, "Request", wrong)
+        monkeypatch.setattr(calls, "Request", wrong)
         assert run(small_fleet, [name])[name].num_broken

@@ -161,6 +161,51 @@ def test_prefix_affinity_follows_the_prefix_until_load_says_otherwise() -> None:
     assert choose(pool, longer) is not first
 
 
+class TestMediaAffinity:
+    """By hand: three instances, which nobody keeps busy unless a test says so."""
+
+    PROMPT = RunPrompt([TokenRun("a", 0, 1)])
+
+    def test_it_goes_where_most_of_the_items_went(self) -> None:
+        choose, pool = router("media_affinity"), [Target() for _ in range(3)]
+        first = choose(pool, self.PROMPT, ["sun", "moon"])
+        second = choose(pool, self.PROMPT, ["sea"])
+        assert (first, second) == (pool[0], pool[1])
+        assert choose(pool, self.PROMPT, ["sea", "moon", "sun"]) is first
+        assert choose(pool, self.PROMPT, ["sea"]) is first, "the last one counts"
+        assert choose(pool, self.PROMPT, ["sand"]) is pool[2], "what is new goes in turn"
+        assert choose([pool[1], pool[2]], self.PROMPT, ["sun"]) is not first, "it is lost"
+
+    def test_load_says_otherwise(self) -> None:
+        choose, pool = router("media_affinity"), [Target() for _ in range(3)]
+        first = choose(pool, self.PROMPT, ["sun"])
+        first.outstanding = 8
+        assert choose(pool, self.PROMPT, ["sun"]) is first
+        first.outstanding = 9
+        assert choose(pool, self.PROMPT, ["sun"]) is not first
+
+    def test_it_does_not_know_yet_what_it_sent_a_moment_ago(self) -> None:
+        now = [0.0]
+        choose, pool = router("media_affinity", lambda: now[0], 100.0), [Target() for _ in range(3)]
+        assert choose(pool, self.PROMPT, ["sun"]) is pool[0]
+        now[0] = 99.0
+        assert choose(pool, self.PROMPT, ["sun"]) is pool[1], "it is not remembered yet"
+        now[0] = 150.0
+        assert choose(pool, self.PROMPT, ["sun"]) is pool[0], "and here the second time is not"
+        now[0] = 260.0
+        assert choose(pool, self.PROMPT, ["sun"]) is pool[0]
+
+
+def test_a_pool_can_have_a_router_of_its_own(small_fleet, chat) -> None:
+    base, events = small_fleet("p+d"), []
+    prefill = replace(base.prefill, count=2, router="prefix_affinity")
+    fleet = replace(base, prefill=prefill, decode=replace(base.decode, count=2))
+    requests = [replace(chat("same", 1000.0 * number), request_id=str(number)) for number in range(4)]
+    simulate(fleet, FAMILY, requests, [events.append])
+    sent = Counter(event.to for event in events if isinstance(event, LegSent))
+    assert sent == {"prefill-0": 4, "decode-0": 2, "decode-1": 2}
+
+
 def test_instances_of_a_pool_share_the_work(small_fleet, chat) -> None:
     base = small_fleet()
     events = []

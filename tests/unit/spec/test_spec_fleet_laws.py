@@ -13,6 +13,7 @@ from epdsim.events import (
     EncodeRunFinished,
     EngineStarted,
     FleetStarted,
+    InstanceChosen,
     KvTransferred,
     LegRetried,
     LegSent,
@@ -87,6 +88,27 @@ class TestFair:
         assert outcome("SIM-FAIR", *self.legs("least_loaded", *one[:8], "prefill-1", ends=True)) is Outcome.HOLDS
         assert outcome("SIM-FAIR", *self.legs("least_loaded", *one)) is Outcome.HOLDS, "the other may be busier"
         assert outcome("SIM-FAIR", *self.legs("prefix_affinity", *one, ends=True)) is Outcome.INCONCLUSIVE
+
+    def test_items_that_share_a_leg_are_chosen_for_one_by_one(self):
+        def chosen(*names):
+            yield FleetStarted(0, "fleet", "e+pd", "round_robin", {"encode": ["encode-0", "encode-1"]}, 8)
+            for name in names:
+                yield InstanceChosen(0, "orchestrator", "a", "encode", name)
+            for name in dict.fromkeys(names):
+                yield LegSent(0, "orchestrator", "a", "encode", name, 1)
+            yield RequestFinished(1, E, "a", 1)
+            yield LegSent(2, "orchestrator", "b", "encode", "encode-1", 1)
+
+        assert outcome("SIM-FAIR", *chosen("encode-0", "encode-1", "encode-0")) is Outcome.HOLDS
+        assert outcome("SIM-FAIR", *chosen("encode-0", "encode-0")) is Outcome.VIOLATED
+        assert outcome("SIM-FAIR", *chosen("encode-0", "encode-1", "encode-1")) is Outcome.VIOLATED
+
+    def test_each_pool_is_judged_by_its_own_router(self):
+        for router, expected in (("prefix_affinity", Outcome.INCONCLUSIVE), ("round_robin", Outcome.VIOLATED)):
+            pools = {"prefill": ["prefill-0", "prefill-1"]}
+            begin = FleetStarted(0, "fleet", "p+d", "least_loaded", pools, routers={"prefill": router})
+            legs = [LegSent(number, "orchestrator", f"r{number}", "prefill", "prefill-0", 1) for number in range(2)]
+            assert outcome("SIM-FAIR", begin, *legs) is expected
 
 
 def test_somebody_who_waits_for_nothing_breaks_progress():

@@ -1,0 +1,1 @@
+"""How embeddings get from encoders to engines."""

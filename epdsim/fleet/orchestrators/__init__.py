@@ -1,0 +1,36 @@
+"""Orchestrators: who sends which leg of a request where, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from epdsim.fleet.config import FleetConfig
+from epdsim.fleet.orchestrators.base import Orchestrator
+from epdsim.fleet.orchestrators.batched import batches
+from epdsim.fleet.orchestrators.encoding import Grouping
+from epdsim.fleet.orchestrators.per_item import PerItem, one_each
+
+__all__ = ["ORCHESTRATORS", "Orchestrator", "Style"]
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """What makes one orchestrator differ from another.
+
+    Attributes:
+        kind: In which order it calls engines.
+        group: Which items share an encode leg.
+        shares_legs: Whether any do.
+    """
+
+    kind: type[Orchestrator]
+    group: Callable[[FleetConfig], Grouping]
+    shares_legs: bool = False
+
+
+ORCHESTRATORS: Mapping[str, Style] = {
+    "per_item": Style(PerItem, lambda _: one_each),
+    "batched": Style(PerItem, lambda config: batches(config.max_leg_items), shares_legs=True),
+}
+"""By their names in scenario files."""

@@ -1,0 +1,120 @@
+"""What all orchestrators do: a request is rendered, its items are encoded, it is generated, and what is lost is sent again."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from epdsim.core.errors import EpdsimError, InputError
+from epdsim.events import LegRetried, Rendered, RequestArrived, RequestFailed
+from epdsim.fleet.faults import InstanceLostError, RequestLostError
+from epdsim.fleet.orchestrators.calls import Calls, Steps
+from epdsim.fleet.orchestrators.encoding import LOST, Encoding
+from epdsim.fleet.orchestrators.task import Task
+from epdsim.fleet.render import ProcessorCache, RenderedRequest, Renderer
+from epdsim.fleet.world import NAME, Desk, World
+from epdsim.workload.request import WorkloadRequest
+
+
+class Orchestrator(ABC):
+    """Carries requests through render, encode, prefill and decode, whichever of these the topology has.
+
+    Args:
+        world: Clock, configuration, sinks.
+        renderer: Turns workload requests into prompts.
+        calls: To engines.
+        encoding: To encoders; None when prefill encodes.
+    """
+
+    def __init__(self, world: World, renderer: Renderer, calls: Calls, encoding: Encoding | None) -> None:
+        self._world, self._renderer, self._calls, self._encoding = world, renderer, calls, encoding
+        self._max_retries = world.config.max_retries
+        self._front_end = Desk(world, world.config.render.count)
+        self._processor_cache = ProcessorCache(world.config.render.cache_bytes)
+        self._in_flight: dict[str, Task] = {}
+
+    @abstractmethod
+    def _generate(self, task: Task) -> Steps:
+        """From the prompt to the last token, once its embeddings are there."""
+
+    def handle(self, source: WorkloadRequest) -> Steps:
+        """The whole way of one request; ends with its last token or a failure event, never with an error of the input."""
+        world, task = self._world, Task(source)
+        world.emit(RequestArrived(world.env.now, NAME, source.request_id, source.output_tokens, source.slo_class))
+        self._in_flight[source.request_id] = task
+        try:
+            task.rendered = self._renderer.render(source)
+            yield from self._render(task.rendered)
+            yield from self._serve(task)
+        except EpdsimError as error:
+            # The value names the request, which the event does already: without it, equal reasons are equal.
+            reason = (
+                "; ".join(filter(None, (error.rule, error.remedy))) if isinstance(error, InputError) else str(error)
+            )
+            refused = not isinstance(error, RequestLostError)
+            world.emit(RequestFailed(world.env.now, NAME, source.request_id, reason, refused=refused))
+        finally:
+            if self._encoding is not None:
+                self._encoding.release(task)
+        del self._in_flight[source.request_id]
+
+    def fail_stuck(self) -> None:
+        """At the end of time: whatever is still under way waits for something that cannot happen (property SIM-PROG)."""
+        for request_id, task in self._in_flight.items():
+            reason = f"stuck in {task.stage}: nothing in the fleet can move it any more"
+            self._world.emit(RequestFailed(self._world.env.now, NAME, request_id, reason, stuck=True))
+        self._in_flight.clear()
+
+    def _render(self, rendered: RenderedRequest) -> Steps:
+        world, items = self._world, rendered.items
+        turn = self._front_end.enter()
+        if turn is not None:
+            yield turn
+        hits = [self._processor_cache.hit(item.mm_hash, item.media.item.nbytes) for item in items]
+        fresh = [item.pixels for item, hit in zip(items, hits, strict=True) if not hit]
+        known = [item.pixels for item, hit in zip(items, hits, strict=True) if hit]
+        num_text_tokens = rendered.prompt.num_tokens - rendered.num_media_tokens
+        duration_ms = world.config.costs.render.render_ms(fresh, num_text_tokens, known)
+        yield world.after(duration_ms)
+        self._front_end.leave()
+        world.emit(
+            Rendered(
+                world.env.now,
+                "render",
+                rendered.source.request_id,
+                rendered.prompt.num_tokens,
+                rendered.num_media_tokens,
+                [item.mm_hash for item in items],
+                sum(hits),
+                sum(item.media.item.nbytes for item in items),
+                duration_ms,
+            )
+        )
+
+    def _serve(self, task: Task) -> Steps:
+        """Encode and generate; what was lost with an instance is done again, behind the tokens that the client has."""
+        while True:
+            try:
+                if self._encoding is not None and task.handles is None:
+                    task.stage = "encode"
+                    yield from self._encode(task, self._encoding)
+                task.stage = "generate"
+                yield from self._generate(task)
+            except InstanceLostError as lost:
+                self._take_loss(task, lost)
+            else:
+                return
+
+    def _encode(self, task: Task, encoding: Encoding) -> Steps:
+        """Have the embeddings of a request's items."""
+        return encoding.encode(task)
+
+    def _take_loss(self, task: Task, lost: InstanceLostError) -> None:
+        """Let the request be sent again, or fail."""
+        task.lost(lost)
+        if task.num_losses > self._max_retries:
+            raise RequestLostError(LOST.format("the request", task.num_losses, self._max_retries)) from lost
+        delivered = task.setback.delivered_tokens if task.setback is not None else 0
+        world = self._world
+        world.emit(
+            LegRetried(world.env.now, NAME, task.request_id, "generate", lost.instance, task.num_losses, delivered)
+        )

@@ -1,0 +1,156 @@
+"""The calls that an orchestrator makes of engines: what they carry, where they go, and how their answers are waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import simpy
+
+from epdsim.core.request import WITHIN_STEP, KvTransfer, Request
+from epdsim.core.slots import features_of
+from epdsim.events import LegSent
+from epdsim.fleet.composer import (
+    body_bytes,
+    decode_call,
+    ec_params,
+    prefill_legs,
+    text_decode_bytes,
+    text_prefill_bytes,
+)
+from epdsim.fleet.engine import EngineInstance
+from epdsim.fleet.faults import Health
+from epdsim.fleet.lines import Lines
+from epdsim.fleet.orchestrators.task import NO_HANDLES, Task
+from epdsim.fleet.routing import router
+from epdsim.fleet.world import NAME, World
+
+Steps = Generator[simpy.Event, Any, None]
+Choice = Generator[simpy.Event, Any, EngineInstance]
+
+
+class Calls:
+    """Composes calls and sends them.
+
+    Args:
+        world: Clock, configuration, sinks.
+        prefill: Engines that compute prompts.
+        decode: Engines that generate; empty when prefill does.
+        body: What bodies travel on.
+        kv: What KV caches travel on.
+        health: Knows which instances are lost; None when none ever is.
+
+    Attributes:
+        hands_over: Whether another engine generates than the one that computes the prompt.
+        kv: As given.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        prefill: Sequence[EngineInstance],
+        decode: Sequence[EngineInstance],
+        body: Lines,
+        kv: Lines,
+        health: Health | None,
+    ) -> None:
+        config = world.config
+        self._world, self._prefill, self._decode = world, prefill, decode
+        self._body, self.kv, self._health = body, kv, health
+        self._encodes_apart, self.hands_over = config.encode is not None, bool(decode)
+        self._stage = "prefill" if self.hands_over or self._encodes_apart else "aggregated"
+        self._to_prefill = router(config.router_of(config.prefill), world.now_ms, config.router_stale_ms)
+        self._to_decode = router(config.router_of(config.decode), world.now_ms, config.router_stale_ms)
+
+    @property
+    def engines(self) -> Sequence[EngineInstance]:
+        """All that it sends calls to."""
+        return [*self._prefill, *self._decode]
+
+    def choose_prefill(self, task: Task) -> Choice:
+        """The engine that is to compute a prompt."""
+        pool = self._prefill if self._health is None else (yield from self._health.up(self._prefill, self._stage))
+        return self._to_prefill(pool, task.rendered.prompt, task.mm_hashes)
+
+    def choose_decode(self, task: Task) -> Choice:
+        """The engine that is to generate."""
+        pool = self._decode if self._health is None else (yield from self._health.up(self._decode, "decode"))
+        return self._to_decode(pool, task.rendered.prompt, task.mm_hashes)
+
+    def send_prefill(self, task: Task, engine: EngineInstance) -> tuple[Request, float]:
+        """Compose and send the call that computes a prompt; what the engine gets, and in how many milliseconds."""
+        world, rendered = self._world, task.rendered
+        payload, handles, tables = self._payload(task), task.handles or NO_HANDLES, rendered.tables
+        if tables is None:
+            nbytes = text_prefill_bytes(task.request_id, rendered.prompt.num_tokens, hands_over=self.hands_over)
+            sent = LegSent(world.env.now, NAME, task.request_id, self._stage, engine.name, nbytes, payload)
+        else:
+            # Told as well where nothing is encoded apart: what each choice would weigh.
+            ec = handles.params if self._encodes_apart else ec_params(rendered)
+            legs = prefill_legs(rendered, ec, hands_over=self.hands_over)
+            sizes = {name: body_bytes(leg) for name, leg in legs.items()}
+            nbytes, tables = sizes[payload], tables if payload == "deferred" else legs[payload].tables
+            sent = LegSent(world.env.now, NAME, task.request_id, self._stage, engine.name, nbytes, payload, sizes)
+        request = Request(
+            task.request_id,
+            rendered.prompt,
+            1 if self.hands_over else task.num_left,
+            features_of(tables, world.config.dialect) if tables else (),
+            priority=task.source.priority,
+            arrival_time=task.source.arrival_ms,
+            remote_embeds=handles.remote_embeds,
+            ec_offers=handles.offers,
+        )
+        world.emit(sent)
+        again_ms = self._render_again_ms(task) if payload == "deferred" else 0.0
+        return request, self.way_ms(nbytes, engine.name) + again_ms
+
+    def send_decode(
+        self, task: Task, engine: EngineInstance, kv_transfer: KvTransfer = WITHIN_STEP
+    ) -> tuple[Request, float]:
+        """The same of the call that generates, from a KV cache that comes as it says."""
+        world, rendered, num_tokens = self._world, task.rendered, task.rendered.prompt.num_tokens
+        num_blocks, tables = -(-num_tokens // engine.block_size), rendered.tables
+        if tables is None:
+            nbytes = text_decode_bytes(task.request_id, num_tokens, num_blocks)
+        else:
+            leg = decode_call(rendered, num_blocks)
+            nbytes, tables = body_bytes(leg), leg.tables
+        request = Request(
+            task.request_id,
+            rendered.prompt,
+            task.num_left,
+            features_of(tables, world.config.dialect) if tables else (),
+            priority=task.source.priority,
+            arrival_time=task.source.arrival_ms,
+            num_remote_tokens=num_tokens,
+            kv_transfer=kv_transfer,
+        )
+        world.emit(LegSent(world.env.now, NAME, task.request_id, "decode", engine.name, nbytes))
+        return request, self.way_ms(nbytes, engine.name)
+
+    def answer(self, engine: EngineInstance, request: Request, task: Task, way_ms: float, *, is_visible: bool) -> Steps:
+        """Have an engine do what a call asks for; in the orchestrator's books from sending on."""
+        engine.outstanding += 1
+        try:
+            yield self._world.after(way_ms)
+            yield engine.submit(request, task.rendered, is_visible=is_visible, setback=task.setback)
+        finally:
+            engine.outstanding -= 1
+
+    def way_ms(self, nbytes: int, to: str) -> float:
+        """A body's way to an instance."""
+        return self._world.config.costs.hop_ms + self._body.to(to).send([nbytes])
+
+    def kv_bytes(self, task: Task) -> int:
+        """The KV cache of a prompt."""
+        return task.rendered.prompt.num_tokens * self._world.config.costs.kv_bytes_per_token
+
+    def _payload(self, task: Task) -> str:
+        if not task.rendered.items:
+            return "none"
+        return self._world.config.prefill_payload if self._encodes_apart else "full"
+
+    def _render_again_ms(self, task: Task) -> float:
+        """A worker that gets raw media processes it once more (vLLM issue 46722)."""
+        return self._world.config.costs.render.render_ms([item.pixels for item in task.rendered.items])

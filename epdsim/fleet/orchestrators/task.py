@@ -1,0 +1,85 @@
+"""One request on its way through the fleet, as its orchestrator keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from epdsim.core.prompt import RunPrompt, TokenRun
+from epdsim.core.records import record
+from epdsim.core.request import EcOffer
+from epdsim.fleet.engine import EngineInstance, Setback
+from epdsim.fleet.faults import InstanceLostError
+from epdsim.fleet.render import RenderedRequest
+from epdsim.workload.request import WorkloadRequest
+
+
+@record
+class Handles:
+    """What an engine is told of embeddings that were encoded for a request.
+
+    Attributes:
+        params: `ec_transfer_params` as the call carries them.
+        remote_embeds: Identifiers that stand in a store that everybody reads.
+        offers: By identifier, who serves the embedding or which transfer brings it; None with a store.
+    """
+
+    params: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    remote_embeds: frozenset[str] = frozenset()
+    offers: Mapping[str, EcOffer] | None = None
+
+
+NO_HANDLES = Handles()
+"""Nothing was encoded."""
+
+
+@dataclass(slots=True)
+class Task:
+    """A request under way.
+
+    Attributes:
+        source: As the workload states it.
+        stage: Where it is: `"render"`, `"encode"` or `"generate"`.
+        rendered: As it goes to engines now: with output that the client has as the end of its prompt.
+        handles: Of its embeddings; None while they are still to be had.
+        leased: Identifiers that it has leases on in the store of embeddings.
+        consumer: The engine chosen to compute its prompt before its embeddings are there.
+        setback: What was lost of it.
+        num_losses: How often it was lost with an instance.
+        num_encodes: How often its embeddings were asked for.
+    """
+
+    source: WorkloadRequest
+    stage: str = "render"
+    rendered: RenderedRequest = field(init=False)
+    handles: Handles | None = None
+    leased: list[str] = field(default_factory=list[str])
+    consumer: EngineInstance | None = None
+    setback: Setback | None = None
+    num_losses: int = 0
+    num_encodes: int = 0
+
+    @property
+    def request_id(self) -> str:
+        """The client's."""
+        return self.source.request_id
+
+    @property
+    def num_left(self) -> int:
+        """Output tokens that the client still waits for."""
+        return self.source.output_tokens - (self.setback.delivered_tokens if self.setback is not None else 0)
+
+    @property
+    def mm_hashes(self) -> Sequence[str]:
+        """Its distinct items."""
+        return list(self.rendered.media) if self.rendered.items else ()
+
+    def lost(self, loss: InstanceLostError) -> None:
+        """It was lost with an instance: what the client has becomes part of its prompt."""
+        self.num_losses += 1
+        before = self.setback.delivered_tokens if self.setback is not None else 0
+        self.setback = Setback(loss.lost_ms, before + loss.output_tokens)
+        if loss.output_tokens:
+            output = TokenRun(("output", self.request_id), before, loss.output_tokens)
+            self.rendered = replace(self.rendered, prompt=RunPrompt([*self.rendered.prompt.runs, output]))
