@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from epdsim.cli.options import CheckOption, JsonOption, ProcessesOption, StoreOption
+
 
 def compare(
     base: Annotated[Path, typer.Argument(help="The scenario file to compare with.", metavar="BASE.yaml")],
@@ -32,24 +34,19 @@ def compare(
     worse_by: Annotated[
         float, typer.Option("--worse-by", min=0, help="Percent by which a figure may be worse.", metavar="PERCENT")
     ] = 0.0,
-    processes: Annotated[
-        int | None, typer.Option(min=1, max=256, help="Processes to run on; one per core by default.", metavar="N")
-    ] = None,
-    store: Annotated[
-        Path | None,
-        typer.Option(
-            help="Keep finished runs in FOLDER, and take those that are there: an interrupted comparison goes on.",
-            metavar="FOLDER",
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print results as JSON in place of tables.")] = False,
+    check: CheckOption = True,
+    processes: ProcessesOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Compare two scenarios, or two settings of one.
 
-    The exit code is 1 when a figure is worse by more than --worse-by for certain, 2 when the input cannot be used.
+    The exit code is 1 when a figure is worse by more than --worse-by for certain or a run breaks a property, 2 when the input
+    cannot be used.
     """
     from epdsim.cli.live import seed_range
     from epdsim.scenario.compare_session import Side, run_compare
+    from epdsim.scenario.sweep import Sweep
 
     holds = run_compare(
         Side(base, tuple(on_base or ())),
@@ -57,8 +54,7 @@ def compare(
         seeds=seed_range(seeds),
         figures=figures or (),
         tolerated_percent=worse_by,
-        processes=processes,
-        store=store,
+        sweep=Sweep(processes, store, is_judged=check),
         as_json=as_json,
     )
     raise typer.Exit(0 if holds else 1)

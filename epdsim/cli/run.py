@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from epdsim.cli.options import CheckOption, HtmlOption, JsonOption, ProcessesOption, SeedOption, StoreOption
+
 
 class Payload(StrEnum):
     """What is behind a tensor in a run."""
@@ -18,22 +20,17 @@ class Payload(StrEnum):
 
 def run(
     scenario: Annotated[Path, typer.Argument(help="The scenario file (YAML).", metavar="SCENARIO.yaml")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print results as JSON in place of tables.")] = False,
+    as_json: JsonOption = False,
     events: Annotated[
         Path | None, typer.Option(help="Write every event to FILE (NDJSON; .gz compresses).", metavar="FILE")
     ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(help="Write tables and figures to FILE, one page that fetches nothing.", metavar="FILE"),
-    ] = None,
+    html: HtmlOption = None,
     csv: Annotated[Path | None, typer.Option(help="Write every figure of every run to FILE.", metavar="FILE")] = None,
     perfetto: Annotated[
         Path | None,
         typer.Option(help="Write a time line for the Perfetto viewer to FILE (JSON; .gz compresses).", metavar="FILE"),
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="Seed of all random streams, in place of the file's.", metavar="N")
-    ] = None,
+    seed: SeedOption = None,
     payload: Annotated[
         Payload,
         typer.Option(
@@ -44,13 +41,9 @@ def run(
         Path | None,
         typer.Option(help="Broadcast constants of this host, as epdsim calibrate writes them.", metavar="FILE"),
     ] = None,
-    check: Annotated[
-        bool,
-        typer.Option(
-            "--check/--no-check",
-            help="Let the monitors of the properties judge every run as it goes; half as much time again.",
-        ),
-    ] = True,
+    check: CheckOption = True,
+    processes: ProcessesOption = None,
+    store: StoreOption = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option(
@@ -65,15 +58,16 @@ def run(
     from epdsim.core.errors import InputError
 
     if payload is Payload.REAL:
-        written = {"--events": events, "--html": html, "--csv": csv, "--perfetto": perfetto}
-        for option in (option for option, path in written.items() if path is not None):
+        given = {"--events": events, "--html": html, "--csv": csv, "--perfetto": perfetto, "--store": store}
+        for option in (option for option, path in given.items() if path is not None):
             raise InputError(f"{option} with --payload real", "nothing is simulated then", "leave one of them out")
         from epdsim.scenario.real_session import run_real
 
         holds = run_real(scenario, overrides or [], profile, seed=seed, as_json=as_json)
     else:
         from epdsim.scenario.session import OutputFiles, run_simulated
+        from epdsim.scenario.sweep import Sweep
 
-        files = OutputFiles(events, html, csv, perfetto)
-        holds = run_simulated(scenario, overrides or [], profile, files, seed=seed, as_json=as_json, is_judged=check)
+        files, sweep = OutputFiles(events, html, csv, perfetto), Sweep(processes, store, is_judged=check)
+        holds = run_simulated(scenario, overrides or [], profile, files, sweep, seed=seed, as_json=as_json)
     raise typer.Exit(0 if holds else 1)

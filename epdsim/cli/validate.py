@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from epdsim.cli.options import CheckOption, JsonOption, ProcessesOption, StoreOption
+
 
 def validate(
     places: Annotated[
@@ -15,12 +17,17 @@ def validate(
             help="Scenario files, or folders of them; scenarios/validation by default.", metavar="[PLACE]..."
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print results as JSON in place of tables.")] = False,
+    as_json: JsonOption = False,
+    check: CheckOption = True,
+    processes: ProcessesOption = None,
+    store: StoreOption = None,
 ) -> None:
     """Set published figures beside simulated ones.
 
-    The exit code is 1 when a claim of a file fails, 2 when a file cannot be used.
+    The exit code is 1 when a claim of a file fails or a run breaks a property, 2 when a file cannot be used.
     """
+    from epdsim.scenario.sweep import Sweep
     from epdsim.scenario.validation import DEFAULT_FOLDER, run_validation
 
-    raise typer.Exit(0 if run_validation(places or [DEFAULT_FOLDER], as_json=as_json) else 1)
+    sweep = Sweep(processes, store, is_judged=check)
+    raise typer.Exit(0 if run_validation(places or [DEFAULT_FOLDER], sweep, as_json=as_json) else 1)

@@ -12,7 +12,7 @@ import numpy as np
 
 from epdsim.core.errors import InputError
 from epdsim.report.metrics import STAGES, RunMetrics
-from epdsim.report.observer import RunObserver
+from epdsim.report.observer import RunPicture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 MOST_LINES = 12
 """Runs or instances that one figure can still tell apart."""
-
-_CDF_POINTS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +29,12 @@ class DrawnRun:
     Attributes:
         name: In legends.
         metrics: Its figures.
-        observer: Its latencies and loads.
+        picture: Its latencies and loads.
     """
 
     name: str
     metrics: RunMetrics
-    observer: RunObserver
+    picture: RunPicture
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +72,9 @@ def latency_cdf(runs: Sequence[DrawnRun]) -> str:
         figure.subplots(1, 3), (("TTFT, ms", "ttft_ms"), ("TPOT, ms", "tpot_ms"), ("E2E, ms", "e2e_ms")), strict=True
     ):
         for run in runs[:MOST_LINES]:
-            values = np.asarray(getattr(run.observer, which))
-            if len(values):
-                shares = np.linspace(0, 1, min(_CDF_POINTS, len(values) + 1))
-                axes.plot(np.quantile(values, shares), shares, label=run.name or None, linewidth=1.4)
+            values = getattr(run.picture, which)
+            if values:
+                axes.plot(values, np.linspace(0, 1, len(values)), label=run.name or None, linewidth=1.4)
         axes.set_xlabel(label)
         axes.set_ylim(0, 1.01)
         axes.set_xlim(left=0)
@@ -133,9 +130,9 @@ def bytes_by_leg(runs: Sequence[DrawnRun]) -> str:
 
 def loads(run: DrawnRun) -> str:
     """Utilisation, running and waiting requests over time, a line per instance."""
-    found = run.observer.loads()
+    found = run.picture.loads
     figure = _figure(3, 5.4)
-    times_s = np.arange(len(next(iter(found.values())).busy)) * run.observer.bin_ms / 1e3
+    times_s = np.arange(len(next(iter(found.values())).busy)) * run.picture.bin_ms / 1e3
     shown = dict(list(found.items())[:MOST_LINES])
     rows = figure.subplots(3, 1, sharex=True)
     for axes, (label, which) in zip(

@@ -1,11 +1,13 @@
-"""What a report draws of a run and the metrics do not keep: every latency, and load over time."""
+"""What a report draws of a run and the metrics do not keep: how latencies are spread, and load over time."""
 
 from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from epdsim.core.request import WARM_UP
 from epdsim.events import (
@@ -20,6 +22,7 @@ from epdsim.events import (
 
 MOST_BINS = 160
 """Points of a line; when a run outgrows them, two become one."""
+_CDF_POINTS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,25 @@ class Load:
     busy: tuple[float, ...]
     running: tuple[int, ...]
     waiting: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunPicture:
+    """What a report draws of a run: small however long the run was.
+
+    Attributes:
+        ttft_ms: Quantiles at equal shares from 0 to 1; empty where nothing completed.
+        tpot_ms: The same.
+        e2e_ms: The same.
+        bin_ms: Width of a bin of `loads`.
+        loads: By instance.
+    """
+
+    ttft_ms: tuple[float, ...]
+    tpot_ms: tuple[float, ...]
+    e2e_ms: tuple[float, ...]
+    bin_ms: float
+    loads: Mapping[str, Load]
 
 
 class _Bins:
@@ -118,13 +140,13 @@ class RunObserver:
         if event.output_tokens > 1:
             self.tpot_ms.append((event.time_ms - first_ms) / (event.output_tokens - 1))
 
-    @property
-    def bin_ms(self) -> float:
-        """Width of a bin."""
-        return self._width_ms
+    def picture(self) -> RunPicture:
+        """What is drawn of the run."""
+        ttft_ms, tpot_ms, e2e_ms = map(_quantiles, (self.ttft_ms, self.tpot_ms, self.e2e_ms))
+        return RunPicture(ttft_ms, tpot_ms, e2e_ms, self._width_ms, self._loads())
 
-    def loads(self) -> Mapping[str, Load]:
-        """By instance, in order of name, up to the last step of the run."""
+    def _loads(self) -> Mapping[str, Load]:
+        """In order of name, up to the last step of the run."""
         count = min(MOST_BINS, int(self._end_ms / self._width_ms) + 1)
         return {
             name: Load(
@@ -134,3 +156,10 @@ class RunObserver:
             )
             for name, bins in sorted(self._bins.items())
         }
+
+
+def _quantiles(values: Sequence[float]) -> tuple[float, ...]:
+    if not len(values):
+        return ()
+    shares = np.linspace(0, 1, min(_CDF_POINTS, len(values) + 1))
+    return tuple(np.quantile(np.asarray(values), shares).tolist())

@@ -11,8 +11,9 @@ from typing import Literal
 
 from epdsim.core.errors import InputError
 from epdsim.scenario.points import Point, matches, metric, unit
-from epdsim.scenario.runner import RunResult, ScenarioResult
+from epdsim.scenario.runner import RunResult
 from epdsim.scenario.schema import DeviationClaim, EqualClaim, GapClaim, PublishedSpec
+from epdsim.scenario.study import ScenarioResult
 
 Role = Literal["fitted", "given", "predicted"]
 

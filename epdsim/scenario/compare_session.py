@@ -21,11 +21,13 @@ from epdsim.scenario.comparison import (
     differences,
     missing,
 )
+from epdsim.scenario.jobs import Job
+from epdsim.scenario.judged import summary, violations
 from epdsim.scenario.loader import load_scenario
 from epdsim.scenario.points import Point, check_metric, described
 from epdsim.scenario.progress import SweepProgress
-from epdsim.scenario.store import ResultStore
-from epdsim.scenario.sweep import Job, workers
+from epdsim.scenario.session import print_judged
+from epdsim.scenario.sweep import Sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +37,9 @@ class Side:
     path: Path
     overrides: tuple[str, ...]
 
-    def jobs(self, points: Sequence[Point], seeds: range) -> list[Job]:
+    def jobs(self, points: Sequence[Point], seeds: range, *, is_judged: bool) -> list[Job]:
         """Every seed of every point."""
-        return [Job(self.path, self.overrides, point, seed) for point in points for seed in seeds]
+        return [Job(self.path, self.overrides, point, seed, is_judged=is_judged) for point in points for seed in seeds]
 
 
 def run_compare(
@@ -47,11 +49,10 @@ def run_compare(
     seeds: range,
     figures: Sequence[str],
     tolerated_percent: float,
-    processes: int | None,
-    store: Path | None,
+    sweep: Sweep,
     as_json: bool,
 ) -> bool:
-    """Compare two sides; whether no figure is a regression.
+    """Compare two sides; whether no figure is a regression, and no run breaks a property that it is judged by.
 
     Raises:
         InputError: A file or a figure cannot be used, or both sides are the same.
@@ -71,23 +72,25 @@ def run_compare(
     points = common_points(
         load_scenario(base.path, base.overrides, "--base"), load_scenario(head.path, head.overrides, "--head")
     )
-    kept = None if store is None else ResultStore(store)
-    with SweepProgress() as progress, workers(processes, kept, progress) as run_jobs:
-        done = run_jobs([*base.jobs(points, seeds), *head.jobs(points, seeds)])
-    metrics = [result.metrics for result in done if result.metrics is not None]
-    middle, count = len(metrics) // 2, len(seeds)
-    found = differences(points, chosen, _by_point(metrics[:middle], count), _by_point(metrics[middle:], count))
-    absent = _absent(points, chosen, _by_point(metrics[:middle], count), _by_point(metrics[middle:], count))
+    with SweepProgress() as progress, sweep.started(progress) as run_jobs:
+        jobs = [job for side in (base, head) for job in side.jobs(points, seeds, is_judged=sweep.is_judged)]
+        done = [result.run for result in run_jobs(jobs) if result.run is not None]
+    middle, count = len(done) // 2, len(seeds)
+    sides = [_by_point([run.metrics for run in half], count) for half in (done[:middle], done[middle:])]
+    found, absent = differences(points, chosen, *sides), _absent(points, chosen, *sides)
+    broken = [*violations(done[:middle], "base"), *violations(done[middle:], "head")]
     worse = [one for one in found if one.is_regression(tolerated_percent)]
     if as_json:
         rows = [dataclasses.asdict(one) | {"is_regression": one in worse} for one in found]
         body = {"seeds": len(seeds), "tolerated_percent": tolerated_percent, "differences": rows, "absent": absent}
+        body["violated"] = [one.sentence for one in broken]
         sys.stdout.write(json.dumps(body, indent=2, sort_keys=True) + "\n")
     else:
         _print(found, worse, seeds, tolerated_percent)
         for line in absent:
             console().print(f"FAILS  {line}")
-    return not worse and not absent
+        print_judged(summary(done), broken)
+    return not worse and not absent and not broken
 
 
 def _absent(

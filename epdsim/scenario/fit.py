@@ -23,7 +23,8 @@ _MOVE = 1e-3
 _ROUNDS = 12
 _LARGEST_STEP = 1.5
 
-RunPoint = Callable[[Point, Mapping[str, float]], RunMetrics]
+RunPoints = Callable[[Sequence[tuple[Point, Mapping[str, float]]]], list[RunMetrics]]
+"""Runs points, each with some constants, at best several at a time."""
 Vector = npt.NDArray[np.float64]
 
 
@@ -46,22 +47,24 @@ class Fit:
     rms_percent: float
 
 
-def fit_constants(scenario: Scenario, run: RunPoint) -> Fit:
+def fit_constants(scenario: Scenario, run: RunPoints) -> Fit:
     """Fit the constants that a scenario names; that enough points are published was checked when it was loaded."""
     wanted = scenario.spec.fit
     assert wanted is not None, "the caller has seen a fit section"
     used = [one for one in scenario.spec.published if one.metric == wanted.metric and matches(one.at, wanted.where)]
     names, targets = list(wanted.parameters), np.array([one.value for one in used])
 
-    def residuals(logs: Vector) -> Vector:
-        constants = _settings(wanted, np.exp(logs).tolist())
-        simulated = np.array([metric(run(one.at, constants), wanted.metric) for one in used])
-        return simulated / targets - 1.0
+    def residuals(*tried: Vector) -> list[Vector]:
+        settings = [_settings(wanted, np.exp(logs).tolist()) for logs in tried]
+        done = run([(one.at, constants) for constants in settings for one in used])
+        simulated = np.array([metric(metrics, wanted.metric) for metrics in done]).reshape(len(tried), len(used))
+        return list(simulated / targets - 1.0)
 
     logs = np.log(np.array([parameter.start for parameter in wanted.parameters.values()]))
-    best = residuals(logs)
+    (best,) = residuals(logs)
     for _ in range(_ROUNDS):
-        jacobian = np.column_stack([(residuals(logs + _MOVE * unit) - best) / _MOVE for unit in np.eye(len(names))])
+        moved = residuals(*(logs + _MOVE * unit for unit in np.eye(len(names))))
+        jacobian = np.column_stack([(one - best) / _MOVE for one in moved])
         _need_effect(scenario, names, jacobian)
         step = np.clip(np.linalg.lstsq(jacobian, -best, rcond=None)[0], -_LARGEST_STEP, _LARGEST_STEP).astype(
             np.float64
@@ -93,10 +96,10 @@ def _settings(wanted: FitSpec, values: Sequence[float]) -> dict[str, float]:
 
 
 def _line_search(
-    residuals: Callable[[Vector], Vector], logs: Vector, best: Vector, step: Vector
+    residuals: Callable[..., list[Vector]], logs: Vector, best: Vector, step: Vector
 ) -> tuple[Vector, Vector, bool]:
     for scale in (1.0, 0.5, 0.25, 0.1):
-        tried = residuals(logs + scale * step)
+        (tried,) = residuals(logs + scale * step)
         if float(tried @ tried) < float(best @ best) * (1.0 - 1e-9):
             return logs + scale * step, tried, True
     return logs, best, False

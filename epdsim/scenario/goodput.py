@@ -5,13 +5,12 @@ That a higher rate does not meet what a lower one misses is taken for granted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from epdsim.report.metrics import RunMetrics
 from epdsim.scenario.points import Point
 from epdsim.scenario.schema import GoodputSpec, ScenarioSpec
-from epdsim.scenario.slo import SloMissedError, missed
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,27 +40,19 @@ def searches_goodput(spec: ScenarioSpec, point: Point) -> bool:
     return all(spec.goodput.key not in keys for keys in chosen)
 
 
-def find_goodput(wanted: GoodputSpec, slo: Mapping[str, float], run: Callable[[float], RunMetrics]) -> Goodput:
+def find_goodput(wanted: GoodputSpec, misses: Callable[[float], bool]) -> Goodput:
     """Bisect the rates `low`, `low + step`, ... up to `high`.
 
     Args:
         wanted: The scenario's section.
-        slo: Bounds by figure.
-        run: Runs the point at a rate; may raise `SloMissedError` as soon as a bound cannot hold.
+        misses: Whether the point misses the service level at a rate.
     """
-
-    def meets(rate: float) -> bool:
-        try:
-            return not missed(run(rate), slo)
-        except SloMissedError:
-            return False
-
     rates = wanted.rates
     known, open_to = 0, len(rates)  # so many of the lowest meet it; of the rest, those up to `open_to` may.
     while known < open_to:
         asked = (known + open_to) // 2
-        if meets(rates[asked]):
-            known = asked + 1
-        else:
+        if misses(rates[asked]):
             open_to = asked
+        else:
+            known = asked + 1
     return Goodput(rates[known - 1], rates[known - 1]) if known else Goodput(rates[0], 0.0)

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from epdsim.scenario.points import described
-from epdsim.scenario.runner import RunResult
-
-if TYPE_CHECKING:
-    from epdsim.spec import Verdict
-
-Judged = Mapping[str, "Verdict"]
+from epdsim.scenario.runner import Judged, RunResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,18 +17,24 @@ class Violation:
     holds: bool = False
 
 
-def violations(runs: Iterable[RunResult]) -> list[Violation]:
-    """Every property that a run broke, with its first story."""
+def violations(runs: Iterable[RunResult], told: str = "") -> list[Violation]:
+    """Every property that a run broke, with its first story.
+
+    Args:
+        runs: Judged or not.
+        told: Whose runs they are, where that is to be said.
+    """
     return [
-        Violation(f"{one.property_id}{_at(run)}: {one.first.told}{_more(one.num_broken)}")
+        Violation(f"{name}{_at(run, told)}: {one.first}{_more(one.num_broken)}")
         for run in runs
-        for one in (run.judged or {}).values()
-        if one.first is not None
+        for name, one in (run.judged or {}).items()
+        if one.num_broken
     ]
 
 
-def _at(run: RunResult) -> str:
-    return f" at {described(run.point)}" if run.point else ""
+def _at(run: RunResult, told: str) -> str:
+    place = ", ".join(filter(None, (told, described(run.point))))
+    return f" at {place}" if place else ""
 
 
 def _more(num_broken: int) -> str:
@@ -43,34 +43,36 @@ def _more(num_broken: int) -> str:
 
 def summary(runs: Sequence[RunResult]) -> str:
     """How many properties held, in a sentence; empty when nothing was judged. One holds that some run tested and none broke."""
-    if not any(run.judged for run in runs):
+    judged = [run.judged for run in runs if run.judged]
+    if not judged:
         return ""
-    from epdsim.spec import Outcome, Verdict  # noqa: PLC0415 - loaded by whoever judged
-
-    total: dict[str, Verdict] = {}
-    for run in runs:
-        for name, verdict in (run.judged or {}).items():
-            total.setdefault(name, Verdict(name)).add(verdict)
-    count = [one.outcome for one in total.values()].count
-    told = f"{count(Outcome.HOLDS)} of {len(total)} properties held"
-    if count(Outcome.VIOLATED):
-        told += f", {count(Outcome.VIOLATED)} were violated"
-    return f"{told}, {count(Outcome.INCONCLUSIVE)} were not put to the test by what these runs did"
+    names = dict.fromkeys(name for one in judged for name in one)
+    total = {name: [one[name] for one in judged if name in one] for name in names}
+    broken = sum(any(one.num_broken for one in told) for told in total.values())
+    held = sum(_holds(told) for told in total.values())
+    sentence = f"{held} of {len(total)} properties held"
+    if broken:
+        sentence += f", {broken} were violated"
+    return f"{sentence}, {len(total) - held - broken} were not put to the test by what these runs did"
 
 
-def as_plain(judged: Judged | None) -> dict[str, object] | None:
+def _holds(told: Iterable[Judged]) -> bool:
+    return any(one.num_reached for one in told) and not any(one.num_broken for one in told)
+
+
+def as_plain(judged: Mapping[str, Judged] | None) -> dict[str, object] | None:
     """For JSON: by outcome the ids, and of each violation how often and the first; None when nothing was judged."""
     if judged is None:
         return None
-    from epdsim.spec import REGISTER, Outcome  # noqa: PLC0415 - as above
+    from epdsim.spec import REGISTER, Outcome  # noqa: PLC0415 - loaded by whoever judged
 
-    by_outcome = {
-        str(outcome): [name for name, one in judged.items() if one.outcome is outcome]
-        for outcome in (Outcome.HOLDS, Outcome.INCONCLUSIVE)
-    }
     broken = [
-        {"property": name, "sentence": REGISTER[name].sentence, "times": one.num_broken, "first": one.first.told}
+        {"property": name, "sentence": REGISTER[name].sentence, "times": one.num_broken, "first": one.first}
         for name, one in judged.items()
-        if one.first is not None
+        if one.num_broken
     ]
-    return {**by_outcome, str(Outcome.VIOLATED): broken}
+    return {
+        str(Outcome.HOLDS): [name for name, one in judged.items() if _holds([one])],
+        str(Outcome.INCONCLUSIVE): [name for name, one in judged.items() if not (one.num_reached or one.num_broken)],
+        str(Outcome.VIOLATED): broken,
+    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
@@ -33,11 +33,13 @@ class Scenario:
         file: Data and lines.
         spec: The file as it stands, validated.
         points: Axis values of every run, in order.
+        overrides: Settings from outside that are in it.
     """
 
     file: YamlFile
     spec: ScenarioSpec
     points: tuple[Point, ...]
+    overrides: tuple[str, ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -67,7 +69,7 @@ class Scenario:
         return {meaning: value} if isinstance(meaning, str) else meaning[str(value)]
 
 
-def load_scenario(path: Path, overrides: Iterable[str] = (), option: str = "--set") -> Scenario:
+def load_scenario(path: Path, overrides: Sequence[str] = (), option: str = "--set") -> Scenario:
     """Read, check and expand a scenario file.
 
     Args:
@@ -87,7 +89,7 @@ def load_scenario(path: Path, overrides: Iterable[str] = (), option: str = "--se
         put(file.data, key, parse_value(value, f"{option} {override!r}"), file)
         settings.append(key)
     spec = validate(file.data, file)
-    scenario = Scenario(file, spec, tuple(_points(spec)))
+    scenario = Scenario(file, spec, tuple(_points(spec)), tuple(overrides))
     check_references(spec, scenario.points, file)
     topologies: set[str] = set()
     for point in scenario.points:

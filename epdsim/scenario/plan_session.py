@@ -16,28 +16,30 @@ from epdsim.core.files import check_apart, check_place
 from epdsim.report.figures import check_installed
 from epdsim.report.html import write_html
 from epdsim.report.table import console, print_text
+from epdsim.scenario.jobs import Job, RunJobs
+from epdsim.scenario.judged import summary
 from epdsim.scenario.loader import Scenario, files_named, load_scenario
-from epdsim.scenario.plan_tables import Answer, answer_table, as_data, assumptions, plan_report, sentences, sizes
-from epdsim.scenario.planning import Planner, RunJobs, Trial, check_plan, plan_of, pools_at
-from epdsim.scenario.points import Point, described
+from epdsim.scenario.plan_page import plan_report
+from epdsim.scenario.plan_tables import Answer, answer_table, as_data, assumptions, sentences, sizes
+from epdsim.scenario.planning import Planner, Trial, check_plan, plan_of, pools_at
+from epdsim.scenario.points import described
 from epdsim.scenario.runner import build_point
-from epdsim.scenario.store import ResultStore
+from epdsim.scenario.session import print_judged
 from epdsim.scenario.stretch import survey
-from epdsim.scenario.sweep import Job, workers
+from epdsim.scenario.sweep import Sweep
 
 
 def run_plan(
     path: Path,
     overrides: Sequence[str],
     *,
+    sweep: Sweep,
     seed: int | None,
-    processes: int | None,
-    store: Path | None,
     html: Path | None,
     wants_check: bool,
     as_json: bool,
 ) -> bool:
-    """Plan a scenario file; whether every check that was asked for holds.
+    """Plan a scenario file; whether every check that was asked for holds, and every property that runs were judged by.
 
     Raises:
         InputError: The file cannot be used, or no fleet within its bounds meets its service level.
@@ -50,10 +52,11 @@ def run_plan(
         check_apart({"--html": html}, [path, *files_named(scenario.file.data, scenario.folder)])
     check_plan(scenario, overrides)
     chosen = scenario.spec.seed if seed is None else seed
-    kept = None if store is None else ResultStore(store)
-    with workers(processes, kept) as run_jobs:
+    job = Job(path, tuple(overrides), {}, chosen, slo=scenario.spec.slo, is_judged=sweep.is_judged)
+    with sweep.started() as run_jobs:
         answers = [
-            _answer(scenario, overrides, point, chosen, run_jobs, wants_check=wants_check) for point in scenario.points
+            _answer(scenario, replace(job, point=point), run_jobs, wants_check=wants_check, is_drawn=html is not None)
+            for point in scenario.points
         ]
     if html is not None:
         write_html(html, plan_report(scenario, chosen, answers))
@@ -61,29 +64,24 @@ def run_plan(
         sys.stdout.write(json.dumps([as_data(one) for one in answers], indent=2, sort_keys=True) + "\n")
     else:
         _print(scenario, answers)
-    return all(one.check is None or not one.check.missed for one in answers)
+    return all((one.check is None or not one.check.missed) and not one.violations for one in answers)
 
 
-def _answer(
-    scenario: Scenario,
-    overrides: Sequence[str],
-    point: Point,
-    seed: int,
-    run_jobs: RunJobs,
-    *,
-    wants_check: bool,
-) -> Answer:
-    wanted, spec = plan_of(scenario), scenario.spec
-    traffic = survey(build_point(scenario, point, seed).workload, wanted.stretch_s)
-    job = Job(scenario.file.path, tuple(overrides), point, seed, slo=spec.slo, num_requests=traffic.num_requests)
+def _answer(scenario: Scenario, job: Job, run_jobs: RunJobs, *, wants_check: bool, is_drawn: bool) -> Answer:
+    wanted, point = plan_of(scenario), job.point
+    traffic = survey(build_point(scenario, point, job.seed).workload, wanted.stretch_s)
     pools, left_out = pools_at(scenario, point)
+    counted = replace(job, num_requests=traffic.num_requests)
     with _Progress(described(point)) as progress:
-        plan = Planner(pools, job, run_jobs, progress, traffic.stretch_s).search()
-    check = None
+        plan = Planner(pools, counted, run_jobs, progress, traffic.stretch_s).search()
+    fleet = dict(zip(plan.pools, plan.answer.fleet, strict=True))
+    check = drawn = None
     if wants_check:
-        fleet = dict(zip(plan.pools, plan.answer.fleet, strict=True))
-        (check,) = run_jobs([replace(job, constants={**wanted.check, **fleet}, num_requests=0)])
-    return Answer(point, plan, check, traffic, left_out)
+        (check,) = run_jobs([replace(job, constants={**wanted.check, **fleet})])
+    if is_drawn:
+        picture = replace(job, constants=fleet, slo={}, stretch_s=traffic.stretch_s, wants_picture=True)
+        drawn = run_jobs([picture])[0].run
+    return Answer(point, plan, check, traffic, left_out, drawn)
 
 
 class _Progress:
@@ -120,3 +118,4 @@ def _print(scenario: Scenario, answers: Sequence[Answer]) -> None:
         print_text(answer_table(one, spec.slo))
         for line in sentences(one, spec.slo):
             out.print(line)
+        print_judged(summary(one.runs), one.violations)

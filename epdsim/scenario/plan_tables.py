@@ -1,32 +1,22 @@
-"""The answers of a plan as tables, sentences, data, and a page; the terminal and the page show the same."""
+"""The answers of a plan as tables, sentences and data; the terminal and the page show the same."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
-from epdsim.core.errors import InputError
-from epdsim.report import figures
-from epdsim.report.figures import DrawnFleet, DrawnRun
-from epdsim.report.html import Report, ReportSection
-from epdsim.report.observer import RunObserver
-from epdsim.report.table import TextTable, millis, summary_rows
+from epdsim.report.table import TextTable, millis
+from epdsim.scenario.jobs import JobResult
+from epdsim.scenario.judged import Violation, violations
 from epdsim.scenario.loader import Scenario
 from epdsim.scenario.planning import Plan, Trial, binding_pool, pool_utilisation
 from epdsim.scenario.points import Point, described, metric
-from epdsim.scenario.runner import run_point
-from epdsim.scenario.store import JobResult
+from epdsim.scenario.runner import RunResult
 from epdsim.scenario.stretch import Traffic
 
 ASSUMED = "what one fleet misses, no fleet with fewer instances in one pool and as many in the others meets"
 ASSUMED_OF_STRETCH = "a fleet with more late requests in the busiest stretch than the level allows among all misses it"
-
-_FLEETS = (
-    "Each fleet by its GPUs, and its worst figure against the bound of it: below 1 it meets the level. On the busiest stretch "
-    "alone a fleet may be above and still meet it on all of the traffic."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +29,7 @@ class Answer:
         check: The answer under the settings of `plan.check`; None where it was not asked for.
         traffic: What was planned for.
         left_out: Pools of the plan that the point's topology has not.
+        drawn: The answer run once more for the page, on the busiest stretch where there is one; None without a page.
     """
 
     point: Point
@@ -46,6 +37,20 @@ class Answer:
     check: JobResult | None
     traffic: Traffic
     left_out: tuple[str, ...] = ()
+    drawn: RunResult | None = None
+
+    @property
+    def runs(self) -> list[RunResult]:
+        """What was run to its end, in order."""
+        results = [*(trial.result for trial in self.plan.trials), *filter(None, [self.check])]
+        return [one.run for one in results if one.run is not None]
+
+    @property
+    def violations(self) -> list[Violation]:
+        """Every property that one of them broke."""
+        told = [(f"fleet {sizes(trial)}", trial.result) for trial in self.plan.trials]
+        told += [("check", self.check)] if self.check else []
+        return [one for name, result in told if result.run for one in violations([result.run], name)]
 
 
 def sizes(trial: Trial) -> str:
@@ -142,50 +147,5 @@ def as_data(one: Answer) -> dict[str, object]:
         "utilisation": pool_utilisation(one.plan.answer.result),
         "binds": binding_pool(one.plan),
         "check": one.check and {"meets": not one.check.missed, "missed": [str(bound) for bound in one.check.missed]},
+        "violated": [violation.sentence for violation in one.violations],
     }
-
-
-def plan_report(scenario: Scenario, seed: int, answers: Sequence[Answer]) -> Report:
-    """What the page shows; each answer is run once more, to draw it: on the busiest stretch where there is one.
-
-    Raises:
-        InputError: A line of a trace cannot be used.
-    """
-    spec = scenario.spec
-    tables: list[TextTable] = []
-    sections: list[ReportSection] = []
-    for one in answers:
-        tables.append(dataclasses.replace(answer_table(one, spec.slo), caption="; ".join(sentences(one, spec.slo))))
-        told = f"{described(one.point)}: " if one.point else ""
-        fleet, observer = dict(zip(one.plan.pools, one.plan.answer.fleet, strict=True)), RunObserver()
-        stretch_s = one.traffic.stretch_s
-        run = run_point(scenario, one.point, seed, fleet, [observer], stretch_s=stretch_s)
-        drawn = DrawnRun("", run.metrics, observer)
-        where = f"on the busiest {stretch_s[1] - stretch_s[0]:g} s" if stretch_s else "on all of the traffic"
-        tables.append(TextTable(f"{told}the answer {where}", ["figure", "value"], summary_rows(run.metrics)))
-        fleets = [_drawn(trial, one.plan, spec.slo) for trial in one.plan.trials]
-        sections += [
-            ReportSection(
-                f"{told}fleets that were tried",
-                [
-                    (
-                        "Each fleet by its GPUs, and its worst figure against its bound: below 1 it meets the level.",
-                        figures.fleets(fleets),
-                    )
-                ],
-            ),
-            ReportSection(f"{told}latency of the answer {where}", [("", figures.latency_cdf([drawn]))]),
-            ReportSection(f"{told}where its TTFT goes", [("", figures.ttft_stages([drawn]))]),
-            ReportSection(f"{told}its load over time", [("", figures.loads(drawn))]),
-        ]
-    told_of_all = assumptions(scenario, answers)
-    return Report(spec.name, spec.title, spec.source, seed, told_of_all, (), "", (), tables, sections)
-
-
-def _drawn(trial: Trial, plan: Plan, slo: Mapping[str, float]) -> DrawnFleet:
-    metrics, ratio = trial.result.metrics, None
-    if metrics is not None:
-        with suppress(InputError):  # a stretch in which nothing completed has no such figure
-            ratio = max(metric(metrics, name) / bound for name, bound in slo.items())
-    kind = "answer" if trial is plan.answer else "all" if trial.is_whole else "stretch"
-    return DrawnFleet(sizes(trial), trial.cost, ratio, kind)

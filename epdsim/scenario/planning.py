@@ -17,15 +17,12 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from epdsim.core.errors import InputError
+from epdsim.scenario.jobs import Job, JobResult, RunJobs
 from epdsim.scenario.loader import Scenario
 from epdsim.scenario.points import Point, described
 from epdsim.scenario.schema import PlanSpec, PoolBounds
-from epdsim.scenario.store import JobResult
-from epdsim.scenario.sweep import Job
 
 Fleet = tuple[int, ...]
-RunJobs = Callable[[Sequence[Job]], list[JobResult]]
-
 
 BESIDE = 2
 """Fleets that are tried side by side, as a small one is given up soon; a fixed number, not one of the machine."""

@@ -13,8 +13,9 @@ from epdsim.payload import PlanBroadcast, WireBytes
 from epdsim.report.table import console, print_table
 from epdsim.scenario.claims import Verdict
 from epdsim.scenario.points import described
+from epdsim.scenario.progress import SweepProgress
 from epdsim.scenario.real import RealRun, run_real_point
-from epdsim.scenario.session import Progress, load, print_verdicts
+from epdsim.scenario.session import load, print_verdicts
 
 _COLUMNS = [
     "at",
@@ -39,10 +40,11 @@ def run_real(path: Path, overrides: Sequence[str], profile: Path | None, *, seed
     record = None if profile is None else load_record(profile)
     chosen = scenario.spec.seed if seed is None else seed
     runs: list[RealRun] = []
-    with Progress(len(scenario.points)) as progress:
+    with SweepProgress() as progress:
+        progress.expect(len(scenario.points))
         for point in scenario.points:
-            progress.start(point)
             runs.append(run_real_point(scenario, point, chosen, record))
+            progress.ended()
     plans = [plan for run in runs for plan in run.report.plans]
     verdicts = _verdicts(plans)
     within = sum(plan.is_within_spread for plan in plans)

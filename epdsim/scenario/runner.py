@@ -1,4 +1,4 @@
-"""Runs of a scenario: each builds its fleet anew, so that no run can disturb another."""
+"""One run of a scenario: it builds its fleet anew, so that no run can disturb another."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from epdsim.core.request import WARM_UP
 from epdsim.core.rules import IDEAL, Dialect
 from epdsim.cost.lm import LmCost
 from epdsim.cost.spec import build_encode, build_link, build_lm, build_render
@@ -15,21 +14,34 @@ from epdsim.events import Sink
 from epdsim.fleet import EncodePool, EnginePool, FleetConfig, FleetCosts, LinkSharing, RenderPool, simulate
 from epdsim.media import Family, family
 from epdsim.report.metrics import MetricsSink, RunMetrics
+from epdsim.report.observer import RunObserver, RunPicture
 from epdsim.scenario.faults import build_faults
-from epdsim.scenario.fit import Fit, fit_constants
-from epdsim.scenario.goodput import find_goodput, searches_goodput
 from epdsim.scenario.loader import Scenario
 from epdsim.scenario.points import Point
 from epdsim.scenario.schema import CostsSpec, EnginePoolSpec, ScenarioSpec
-from epdsim.scenario.slo import SloGuard
 from epdsim.workload import Workload, build_workload
 
 if TYPE_CHECKING:
-    from epdsim.spec import Judge, Property, Verdict
+    from epdsim.spec import Judge, Property
 
 GIB = 1 << 30
 C = TypeVar("C")
 D = TypeVar("D")
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What the monitors say of one property in one run.
+
+    Attributes:
+        num_reached: How often its premise held.
+        num_broken: How often its statement did not.
+        first: The first finding against it, in a sentence.
+    """
+
+    num_reached: int
+    num_broken: int = 0
+    first: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,92 +53,14 @@ class RunResult:
         metrics: Its figures.
         assumptions: What the workload had to assume, in sentences.
         judged: What the monitors say of it, by property; None when nobody asked.
+        picture: What a report draws of it; None when nobody asked.
     """
 
     point: Point
     metrics: RunMetrics
-    assumptions: tuple[str, ...]
-    judged: Mapping[str, Verdict] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ScenarioResult:
-    """All runs of a scenario, and the constants that were fitted for them."""
-
-    scenario: Scenario
-    seed: int
-    runs: tuple[RunResult, ...]
-    fit: Fit | None
-
-
-def run_scenario(
-    scenario: Scenario,
-    *,
-    seed: int | None = None,
-    sinks_for: Callable[[Point], Sequence[Sink]] = lambda _: (),
-    on_run: Callable[[Point], None] = lambda _: None,
-    wants_detail: bool = False,
-    is_judged: bool = False,
-) -> ScenarioResult:
-    """Fit what the file asks to fit, then run every point.
-
-    Args:
-        scenario: A loaded file.
-        seed: In place of the file's.
-        sinks_for: Further takers of a run's events.
-        on_run: Told each point before it runs.
-        wants_detail: Make the events of detail too, step by step.
-        is_judged: Let the monitors judge each run as it goes.
-
-    Raises:
-        InputError: A point cannot be built, which is found before any of them runs, or a line of a trace cannot be used.
-    """
-    chosen = scenario.spec.seed if seed is None else seed
-    for point in scenario.points:
-        build_point(scenario, point, chosen)
-    fit = None
-    if scenario.spec.fit is not None:
-        fit = fit_constants(scenario, lambda point, constants: _measure(scenario, point, chosen, constants).metrics)
-    runs: list[RunResult] = []
-    for point in scenario.points:
-        on_run(point)
-        constants = fit.constants if fit else None
-        sinks = sinks_for(point)
-        runs.append(_measure(scenario, point, chosen, constants, sinks, wants_detail=wants_detail, is_judged=is_judged))
-    return ScenarioResult(scenario, chosen, tuple(runs), fit)
-
-
-def _measure(
-    scenario: Scenario,
-    point: Point,
-    seed: int,
-    constants: Mapping[str, float] | None,
-    sinks: Sequence[Sink] = (),
-    *,
-    wants_detail: bool = False,
-    is_judged: bool = False,
-) -> RunResult:
-    """Run a point; at its goodput where the file asks for it and the point leaves the rate open. Sinks see that run alone."""
-    wanted, slo = scenario.spec.goodput, scenario.spec.slo
-    if wanted is None or not searches_goodput(scenario.spec, point):
-        return run_point(scenario, point, seed, constants, sinks, wants_detail=wants_detail, is_judged=is_judged)
-
-    def at_rate(rate: float) -> dict[str, float]:
-        return {**(constants or {}), wanted.key: rate}
-
-    def guarded(rate: float) -> RunMetrics:
-        guard = SloGuard(slo, count_requests(scenario, point, seed, at_rate(rate)))
-        return run_point(scenario, point, seed, at_rate(rate), [guard]).metrics
-
-    found = find_goodput(wanted, slo, guarded)
-    constants = at_rate(found.rate)
-    run = run_point(scenario, point, seed, constants, sinks, wants_detail=wants_detail, is_judged=is_judged)
-    return replace(run, metrics=found.put_into(run.metrics))
-
-
-def count_requests(scenario: Scenario, point: Point, seed: int, constants: Mapping[str, float] | None = None) -> int:
-    """Requests of a workload that are no warm-up."""
-    return sum(one.slo_class != WARM_UP for one in build_point(scenario, point, seed, constants).workload)
+    assumptions: tuple[str, ...] = ()
+    judged: Mapping[str, Judged] | None = None
+    picture: RunPicture | None = None
 
 
 def run_point(
@@ -138,6 +72,7 @@ def run_point(
     *,
     wants_detail: bool = False,
     is_judged: bool = False,
+    wants_picture: bool = False,
     stretch_s: tuple[float, float] | None = None,
 ) -> RunResult:
     """Run one point of a scenario.
@@ -150,30 +85,45 @@ def run_point(
         sinks: Further takers of its events.
         wants_detail: Make the events of detail too, step by step.
         is_judged: Let the monitors judge it as it goes; alone, they are told steps that decide nothing by the stride.
+        wants_picture: Keep what a report draws.
         stretch_s: Run the requests that arrive from there to there only, in seconds.
     """
     built = build_point(scenario, point, seed, constants)
     if stretch_s is not None:
         built = replace(built, workload=built.workload.between(*stretch_s))
     metrics, judge = MetricsSink(), _judge(built.fleet) if is_judged else None
+    observer = RunObserver() if wants_picture else None
     simulate(
         built.fleet,
         built.family,
         built.workload,
-        [metrics, *([judge] if judge is not None else []), *sinks],
+        [metrics, *(sink for sink in (judge, observer) if sink is not None), *sinks],
         concurrency=built.workload.concurrency,
         keeps_arrivals=built.workload.keeps_arrivals,
         wants_detail=wants_detail or is_judged,
         takes_strides=not wants_detail,
     )
     told = built.workload.assumptions
-    return RunResult(point, metrics.result(), (told,) if told else (), judge.verdicts() if judge is not None else None)
+    return RunResult(
+        point,
+        metrics.result(),
+        (told,) if told else (),
+        None if judge is None else _judged(judge),
+        None if observer is None else observer.picture(),
+    )
 
 
 def _judge(fleet: FleetConfig) -> Judge:
     from epdsim.spec import Judge  # noqa: PLC0415 - who is not judged starts sooner without the register
 
     return Judge(laws_of(fleet))
+
+
+def _judged(judge: Judge) -> Mapping[str, Judged]:
+    return {
+        name: Judged(one.num_reached, one.num_broken, "" if one.first is None else one.first.told)
+        for name, one in judge.verdicts().items()
+    }
 
 
 def laws_of(fleet: FleetConfig) -> Iterable[Property]:

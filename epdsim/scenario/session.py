@@ -9,27 +9,25 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from epdsim.core.errors import InputError
 from epdsim.core.files import check_apart, check_place
 from epdsim.cost.profile import load_profile
-from epdsim.events import Event, NdjsonWriter, PerfettoWriter, RequestFailed, RequestFinished, Sink
+from epdsim.events import NdjsonWriter, PerfettoWriter, Sink
 from epdsim.report.figures import check_installed
 from epdsim.report.html import write_html
 from epdsim.report.metrics import RunMetrics
-from epdsim.report.observer import RunObserver
-from epdsim.report.table import console, millis, print_text
+from epdsim.report.table import console, print_text
 from epdsim.scenario.claims import Verdict, compare, judge
-from epdsim.scenario.judged import as_plain, summary, violations
+from epdsim.scenario.jobs import Listeners
+from epdsim.scenario.judged import Violation, as_plain, summary, violations
 from epdsim.scenario.loader import Scenario, files_named, load_scenario
 from epdsim.scenario.points import Point, described
-from epdsim.scenario.runner import RunResult, ScenarioResult, run_scenario
+from epdsim.scenario.progress import SweepProgress
+from epdsim.scenario.runner import RunResult
+from epdsim.scenario.study import ScenarioResult, run_scenario
+from epdsim.scenario.sweep import Sweep
 from epdsim.scenario.tables import assumptions, comparison_tables, run_tables, scenario_report, write_csv
-
-if TYPE_CHECKING:
-    from rich.status import Status
-
-_SHOW_EVERY = 500
 
 
 def load(path: Path, overrides: Sequence[str], profile: Path | None) -> Scenario:
@@ -46,42 +44,31 @@ def run_simulated(
     overrides: Sequence[str],
     profile: Path | None,
     files: OutputFiles,
+    sweep: Sweep,
     *,
     seed: int | None,
     as_json: bool,
-    is_judged: bool = True,
 ) -> bool:
     """Run a scenario file with size-only payloads; whether every claim in it holds, and every property that its runs tested."""
-    files.check()
+    files.check(sweep)
     scenario = load(path, overrides, profile)
     check_apart(files.named(), [path, *filter(None, [profile]), *files_named(scenario.file.data, scenario.folder)])
-    observers: dict[str, RunObserver | None] = {}
     with ExitStack() as stack:
-        progress = stack.enter_context(Progress(len(scenario.points)))
-        name, about = scenario.spec.name, {"seed": scenario.spec.seed if seed is None else seed}
-        writer = files.events and stack.enter_context(NdjsonWriter(files.events, {"scenario": name, **about}))
-        timeline = files.perfetto and stack.enter_context(PerfettoWriter(files.perfetto))
-
-        def sinks_for(point: Point) -> Sequence[Sink]:
-            if timeline:
-                timeline.start(described(point) or name)
-            observer = observers[described(point)] = RunObserver() if files.html else None
-            return [sink for sink in (progress.is_shown and progress, writer, timeline, observer) if sink]
-
+        listeners = files.listeners(stack, scenario, scenario.spec.seed if seed is None else seed)
+        run_jobs = stack.enter_context(sweep.started(stack.enter_context(SweepProgress())))
         result = run_scenario(
             scenario,
             seed=seed,
-            sinks_for=sinks_for,
-            on_run=progress.start,
-            wants_detail=writer is not None,
-            is_judged=is_judged,
+            run_jobs=run_jobs,
+            listeners=listeners,
+            is_judged=sweep.is_judged,
+            wants_picture=files.html is not None,
         )
     if files.csv is not None:
         write_csv(files.csv, result)
     verdicts = judge(result)
     if files.html is not None:
-        seen = {at: observer for at, observer in observers.items() if observer}
-        write_html(files.html, scenario_report(result, verdicts, seen))
+        write_html(files.html, scenario_report(result, verdicts))
     if as_json:
         sys.stdout.write(as_json_text(result, verdicts))
     else:
@@ -110,67 +97,35 @@ class OutputFiles:
         wanted = {"--events": self.events, "--html": self.html, "--csv": self.csv, "--perfetto": self.perfetto}
         return {option: path for option, path in wanted.items() if path is not None}
 
-    def check(self) -> None:
+    def check(self, sweep: Sweep) -> None:
         """See that each can be written, before the work.
 
         Raises:
-            InputError: One cannot, or what draws the figures is not installed.
+            InputError: One cannot, or what draws the figures is not installed, or events are wanted of runs that need not be run.
         """
+        if sweep.store is not None:
+            for option in self.named().keys() & {"--events", "--perfetto"}:
+                rule = "a run that is taken from the store has no events to write"
+                raise InputError(f"{option} with --store", rule, "leave one of them out")
         for path in self.named().values():
             check_place(path, str(path))
         if self.html is not None:
             check_installed()
 
+    def listeners(self, stack: ExitStack, scenario: Scenario, seed: int) -> Listeners | None:
+        """Who writes the events of a scenario's runs; None where they are not wanted. What writes is closed with the stack."""
+        if self.events is None and self.perfetto is None:
+            return None
+        name = scenario.spec.name
+        writer = self.events and stack.enter_context(NdjsonWriter(self.events, {"scenario": name, "seed": seed}))
+        timeline = self.perfetto and stack.enter_context(PerfettoWriter(self.perfetto))
 
-class Progress:
-    """One line on stderr: which run, how many requests ended; silent where stderr is no terminal."""
+        def sinks_for(point: Point) -> Sequence[Sink]:
+            if timeline:
+                timeline.start(described(point) or name)
+            return [sink for sink in (writer, timeline) if sink]
 
-    def __init__(self, num_runs: int, name: str = "") -> None:
-        self._status = _status() if sys.stderr.isatty() else None
-        self._num_runs, self._index, self._ended, self._told = num_runs, 0, 0, ""
-        self._name = f"{name}: " if name else ""
-
-    @property
-    def is_shown(self) -> bool:
-        """Whether anybody sees it."""
-        return self._status is not None
-
-    def start(self, point: Point) -> None:
-        """A run begins."""
-        self._index += 1
-        self._ended = 0
-        self._told = described(point)
-        self._show(0.0)
-
-    def __call__(self, event: Event) -> None:
-        """Count what ends."""
-        if isinstance(event, (RequestFinished, RequestFailed)):
-            self._ended += 1
-            if self._ended % _SHOW_EVERY == 0:
-                self._show(event.time_ms)
-
-    def _show(self, time_ms: float) -> None:
-        if self._status is None:
-            return
-        where = f"{self._name}run {self._index} of {self._num_runs}" + (f" ({self._told})" if self._told else "")
-        from rich.text import Text  # noqa: PLC0415 - as in _status
-
-        self._status.update(Text(f"{where}: {self._ended:,} requests done, simulated {millis(time_ms)}"))
-
-    def __enter__(self) -> Progress:
-        if self._status is not None:
-            self._status.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._status is not None:
-            self._status.stop()
-
-
-def _status() -> Status:
-    from rich.console import Console  # noqa: PLC0415 - where nobody looks on, nothing is drawn
-
-    return Console(stderr=True).status("")
+        return Listeners(sinks_for, wants_detail=writer is not None)
 
 
 def as_json_text(result: ScenarioResult, verdicts: Sequence[Verdict]) -> str:
@@ -210,10 +165,7 @@ def print_result(result: ScenarioResult, verdicts: Sequence[Verdict]) -> None:
         _print_not_served(result.runs)
     for table in comparison_tables(comparisons, result):
         print_text(table)
-    if told := summary(result.runs):
-        out.print(f"judged  {told}")
-    for violation in violations(result.runs):
-        out.print(f"VIOLATED  {violation.sentence}", soft_wrap=True)
+    print_judged(summary(result.runs), violations(result.runs))
     print_verdicts(verdicts)
 
 
@@ -223,6 +175,14 @@ def _print_not_served(runs: Sequence[RunResult]) -> None:
         place = f"{described(run.point)}: " if run.point else ""
         for reason, count in run.metrics.failures.items():
             console().print(f"not served  {place}{count:,} of {run.metrics.injected:,} requests: {reason}")
+
+
+def print_judged(told: str, broken: Sequence[Violation]) -> None:
+    """What the monitors say of runs: a line, and one per violation; nothing when nobody asked them."""
+    if told:
+        console().print(f"judged  {told}")
+    for violation in broken:
+        console().print(f"VIOLATED  {violation.sentence}", soft_wrap=True)
 
 
 def print_verdicts(verdicts: Sequence[Verdict]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import fields
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -20,14 +20,12 @@ import msgspec
 import epdsim
 from epdsim.core.errors import InputError
 from epdsim.core.files import whole_file
-from epdsim.report.metrics import RunMetrics
-from epdsim.scenario.loader import Scenario
-from epdsim.scenario.slo import Missed
+from epdsim.scenario.jobs import Job, JobResult, loaded_once
 from epdsim.workload.blis import header_beside
 from epdsim.workload.specs import resolve_path
 
 FORMAT = "epdsim-result"
-VERSION = 1
+VERSION = 2
 _SAYS_NOTHING = (
     "name",
     "title",
@@ -45,20 +43,9 @@ _SAYS_NOTHING = (
     "goodput",
 )
 """Sections of a resolved scenario that no run depends on: what of them matters is in the job."""
+_RESOLVED = ("path", "overrides", "constants")
+"""What of a job the resolved scenario has in it."""
 _PIECE = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class JobResult:
-    """What a job came to.
-
-    Attributes:
-        metrics: Its figures; None when it was given up.
-        missed: Bounds that do not hold; empty without `slo`.
-    """
-
-    metrics: RunMetrics | None
-    missed: tuple[Missed, ...]
 
 
 class _Entry(msgspec.Struct):
@@ -125,21 +112,19 @@ def _read(content: bytes, key: str | None = None) -> JobResult | None:
     return entry.result if is_it else None
 
 
-def run_key(
-    scenario: Scenario, point: Mapping[str, Any], constants: Mapping[str, float], more: Mapping[str, Any]
-) -> str:
-    """The key of a run.
+def job_key(job: Job) -> str:
+    """What the result of a job is stored under.
 
-    Args:
-        scenario: Its file, with settings in force.
-        point: Its axis values.
-        constants: Dotted keys and numbers put in on top.
-        more: What else the result depends on: seed, service level, window.
+    Raises:
+        InputError: It cannot be built.
     """
-    spec = scenario.at(point, constants).model_dump(mode="json")
+    scenario = loaded_once(job.path, job.overrides)
+    spec = scenario.at(job.point, job.constants).model_dump(mode="json")
     resolved = {name: value for name, value in spec.items() if name not in _SAYS_NOTHING}
     files = {told: _digest_of(path) for told, path in _files(resolved, scenario.folder)}
-    body = {"code": _code(), "run": resolved, "files": files, **more}
+    job_itself = {one.name: getattr(job, one.name) for one in fields(job) if one.name not in _RESOLVED}
+    search = spec["goodput"] if job.at_goodput else None
+    body = {"code": _code(), "run": resolved, "files": files, "search": search, **job_itself}
     return sha256(json.dumps(body, sort_keys=True, default=str).encode()).hexdigest()
 
 

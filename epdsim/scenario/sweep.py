@@ -4,107 +4,55 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from threading import Thread
 
 from epdsim.core.errors import InputError
+from epdsim.events import Sink
 from epdsim.report.table import console
-from epdsim.scenario.loader import Scenario, load_scenario
+from epdsim.scenario.jobs import SILENT, Job, JobResult, Listeners, RunJobs, run_job
 from epdsim.scenario.points import Point
 from epdsim.scenario.progress import SweepProgress
-from epdsim.scenario.runner import run_point
-from epdsim.scenario.slo import SloGuard, SloMissedError, missed
-from epdsim.scenario.store import JobResult, ResultStore, run_key
+from epdsim.scenario.store import ResultStore, job_key
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """One run.
+class Sweep:
+    """How the runs of a verb are carried out.
 
     Attributes:
-        path: The scenario file.
-        overrides: `dotted.key=value` settings, as on the command line.
-        point: Axis values.
-        seed: Of all random streams.
-        constants: Dotted keys and numbers to put in on top.
-        slo: Bounds to judge the run by.
-        num_requests: Measured requests of the workload, for giving the run up as soon as a bound cannot hold; 0 runs it to its end.
-        stretch_s: From and to, in seconds: run that stretch of the workload only. Bounds are then judged by `num_requests`, the
-            number in all of it: what is missed is missed by the stretch alone.
+        processes: At most so many; None for what `workers` takes.
+        store: Folder of finished runs; None for none.
+        is_judged: Let the monitors of the properties judge each run.
     """
 
-    path: Path
-    overrides: tuple[str, ...]
-    point: Point
-    seed: int
-    constants: Mapping[str, float] = field(default_factory=dict[str, float])
-    slo: Mapping[str, float] = field(default_factory=dict[str, float])
-    num_requests: int = 0
-    stretch_s: tuple[float, float] | None = None
+    processes: int | None = None
+    store: Path | None = None
+    is_judged: bool = False
 
-    def key(self) -> str:
-        """What its result is stored under.
+    @contextmanager
+    def started(self, progress: SweepProgress | None = None) -> Iterator[RunJobs]:
+        """The workers for it.
 
         Raises:
-            InputError: It cannot be built.
+            InputError: The store cannot be used, or what `workers` raises.
         """
-        more = {
-            "seed": self.seed,
-            "slo": dict(self.slo),
-            "num_requests": self.num_requests,
-            "stretch_s": self.stretch_s,
-        }
-        return run_key(loaded_once(self.path, self.overrides), self.point, self.constants, more)
-
-
-def run_job(job: Job, scenario: Scenario | None = None) -> JobResult:
-    """Run one job in this process.
-
-    Args:
-        job: What to run.
-        scenario: Its file, where it is loaded already.
-
-    Raises:
-        InputError: It cannot be built.
-    """
-    loaded = scenario or loaded_once(job.path, job.overrides)
-    guards = [SloGuard(job.slo, job.num_requests)] if job.num_requests else []
-    try:
-        metrics = run_point(loaded, job.point, job.seed, job.constants, guards, stretch_s=job.stretch_s).metrics
-    except SloMissedError as error:
-        return JobResult(None, (error.missed,))
-    return JobResult(metrics, missed(metrics, {} if job.stretch_s else job.slo))
-
-
-def loaded_once(path: Path, overrides: tuple[str, ...]) -> Scenario:
-    """A scenario file, read again only when it has changed: of a sweep each process loads it once.
-
-    Raises:
-        InputError: It cannot be used.
-    """
-    try:
-        status = path.stat()
-    except OSError:
-        return load_scenario(path, overrides)
-    return _loaded(path.absolute(), path, overrides, status.st_size, status.st_mtime_ns)
-
-
-@lru_cache(maxsize=4)
-def _loaded(_place: Path, path: Path, overrides: tuple[str, ...], _size: int, _changed_ns: int) -> Scenario:
-    return load_scenario(path, overrides)
+        store = None if self.store is None else ResultStore(self.store)
+        with workers(self.processes, store, progress) as run_jobs:
+            yield run_jobs
 
 
 @contextmanager
 def workers(
     count: int | None = None, store: ResultStore | None = None, progress: SweepProgress | None = None
-) -> Iterator[Callable[[Sequence[Job]], list[JobResult]]]:
+) -> Iterator[RunJobs]:
     """Worker processes for a while: a function that runs jobs on them and gives the results in order.
 
     A process that ends abruptly, as when memory is short, takes no result with it but its own: what is not done is run again, on
@@ -112,14 +60,15 @@ def workers(
     finished by then is in the store, and is taken from there the next time.
 
     Args:
-        count: Processes; by default one per core. One job, or one process, runs in this process.
+        count: Processes. By default this one alone for the first second, which small sweeps need not even, then one per core. One
+            job, one process, or listeners: it runs in this process.
         store: Where finished runs are kept. A run that cannot be written there, as when the disk is full, is told and goes on.
         progress: Told each run that ends.
 
     Raises:
         InputError: From a job that cannot be built.
     """
-    team = _Team(count or os.cpu_count() or 1, store, progress)
+    team = _Team(count, store, progress)
     try:
         yield team.run
     except BaseException:
@@ -129,21 +78,26 @@ def workers(
         team.end()
 
 
-class _Team:
-    """Worker processes, started when the first jobs come."""
+_ALONE_S = 1.0
+"""What it takes to start a process, about."""
 
-    def __init__(self, count: int, store: ResultStore | None, progress: SweepProgress | None) -> None:
-        self._count, self._store, self._progress = count, store, progress
+
+class _Team:
+    """Worker processes, started when there is work for them."""
+
+    def __init__(self, count: int | None, store: ResultStore | None, progress: SweepProgress | None) -> None:
+        self._count, self._store, self._progress = count or os.cpu_count() or 1, store, progress
+        self._alone_s = _ALONE_S if count is None else 0.0
         self._pool: ProcessPoolExecutor | None = None
         self._others = frozenset[int | None]()
         self._kept = 0
         self._is_full = False
 
-    def run(self, jobs: Sequence[Job]) -> list[JobResult]:
-        """Run jobs; their results in order."""
+    def run(self, jobs: Sequence[Job], listeners: Listeners | None = None, /) -> list[JobResult]:
+        """Run jobs; their results in order. With listeners nothing is taken from the store."""
         if self._progress is not None:
             self._progress.expect(len(jobs))
-        keys = [job.key() for job in jobs] if self._store is not None else []
+        keys = [job_key(job) for job in jobs] if self._store is not None and listeners is None else []
         done: dict[int, JobResult] = {}
         for index, key in enumerate(keys):
             result = self._store.get(key) if self._store is not None else None
@@ -159,15 +113,29 @@ class _Team:
 
         while len(done) < len(jobs):
             left = [index for index in range(len(jobs)) if index not in done]
-            if self._count == 1 or len(left) == 1:
-                for index in left:
-                    finish(index, run_job(jobs[index]))
+            if self._count == 1 or len(left) == 1 or self._alone_s > 0 or listeners is not None:
+                finish(left[0], self._run_here(jobs[left[0]], listeners))
             elif not self._run_beside(jobs, left, finish):
                 self.end()
                 self._count //= 2
                 told = f"{len(jobs) - len(done)} of {len(jobs)} runs start again on {self._count}, the others are kept"
                 _tell(f"a worker process ended abruptly (is memory short?); {told}")
         return [done[index] for index in range(len(jobs))]
+
+    def _run_here(self, job: Job, listeners: Listeners | None) -> JobResult:
+        begun_s = time.monotonic()
+        heard = SILENT if listeners is None else listeners
+        if self._progress is not None and self._progress.is_shown:
+            counted = self._progress
+
+            def sinks_for(point: Point) -> Sequence[Sink]:
+                return [counted, *heard.sinks_for(point)]
+
+            result = run_job(job, listeners=replace(heard, sinks_for=sinks_for))
+        else:
+            result = run_job(job, listeners=heard)
+        self._alone_s -= time.monotonic() - begun_s
+        return result
 
     def _run_beside(self, jobs: Sequence[Job], left: Sequence[int], finish: Callable[[int, JobResult], None]) -> bool:
         """Run jobs in worker processes, each finished as it ends; whether all processes lived to see the end."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,13 +14,13 @@ from epdsim.report import figures
 from epdsim.report.figures import DrawnRun
 from epdsim.report.html import Report, ReportSection
 from epdsim.report.metrics import RunMetrics
-from epdsim.report.observer import RunObserver
 from epdsim.report.table import TextTable, millis, nbytes, summary_rows
 from epdsim.scenario.claims import Comparison, Verdict, compare
 from epdsim.scenario.judged import summary, violations
 from epdsim.scenario.points import Point, described, flat_figures, metric
-from epdsim.scenario.runner import RunResult, ScenarioResult
+from epdsim.scenario.runner import RunResult
 from epdsim.scenario.schema import AxisValue
+from epdsim.scenario.study import ScenarioResult
 
 _DRAWN_AGAINST_AXES = ("ttft_ms.p99", "tpot_ms.p99", "request_throughput_per_s")
 """Figures drawn against a numeric axis of a scenario that chooses no columns."""
@@ -123,19 +123,16 @@ def _compared(row: Comparison) -> list[str]:
     return [row.metric, f"{row.published:,.10g}", simulated, f"{row.deviation_percent:+.1f} %", row.role]
 
 
-def scenario_report(
-    result: ScenarioResult, verdicts: Sequence[Verdict], observers: Mapping[str, RunObserver]
-) -> Report:
+def scenario_report(result: ScenarioResult, verdicts: Sequence[Verdict]) -> Report:
     """What the page shows.
 
     Args:
-        result: All runs.
+        result: All runs, each with its picture.
         verdicts: Claims, judged.
-        observers: Of each run, by its point in words.
     """
     spec, comparisons = result.scenario.spec, compare(result)
     tables = [*run_tables(result), *comparison_tables(comparisons, result)]
-    runs = [DrawnRun(described(run.point), run.metrics, observers[described(run.point)]) for run in result.runs]
+    runs = [DrawnRun(described(run.point), run.metrics, run.picture) for run in result.runs if run.picture is not None]
     sections = [
         ReportSection(
             "Latency", [("Share of completed requests with at most this latency.", figures.latency_cdf(runs))]

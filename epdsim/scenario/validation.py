@@ -13,9 +13,12 @@ from statistics import median
 from epdsim.core.errors import InputError
 from epdsim.report.table import console, print_table, print_text
 from epdsim.scenario.claims import Comparison, Verdict, compare, judge
-from epdsim.scenario.loader import Scenario, load_scenario
-from epdsim.scenario.runner import ScenarioResult, run_scenario
-from epdsim.scenario.session import Progress, print_verdicts
+from epdsim.scenario.judged import summary, violations
+from epdsim.scenario.loader import load_scenario
+from epdsim.scenario.progress import SweepProgress
+from epdsim.scenario.session import print_judged, print_verdicts
+from epdsim.scenario.study import ScenarioResult, run_scenario
+from epdsim.scenario.sweep import Sweep
 from epdsim.scenario.tables import comparison_tables
 
 DEFAULT_FOLDER = Path("scenarios/validation")
@@ -42,8 +45,8 @@ class Validation:
 
     @property
     def holds(self) -> bool:
-        """Whether every claim holds."""
-        return all(verdict.holds for verdict in self.verdicts)
+        """Whether every claim holds, and every property that a run was judged by."""
+        return all(verdict.holds for verdict in self.verdicts) and not violations(self.result.runs)
 
 
 def scenario_files(places: Sequence[Path]) -> list[Path]:
@@ -61,43 +64,39 @@ def scenario_files(places: Sequence[Path]) -> list[Path]:
     return found
 
 
-def run_validation(places: Sequence[Path], *, as_json: bool) -> bool:
-    """Run and print every scenario that the places name; whether all claims of all of them hold.
+def run_validation(places: Sequence[Path], sweep: Sweep, *, as_json: bool) -> bool:
+    """Run and print every scenario that the places name; whether all claims and properties of all of them hold.
 
     All files are loaded before the first of them runs.
 
     Raises:
         InputError: A file cannot be used.
     """
-    scenarios = [load_scenario(path, ()) for path in scenario_files(places)]
+    scenarios = [load_scenario(path) for path in scenario_files(places)]
     done: list[Validation] = []
-    for scenario in scenarios:
-        one = _validate(scenario)
-        done.append(one)
-        if not as_json:
-            _print(one)
+    with SweepProgress() as progress, sweep.started(progress) as run_jobs:
+        for scenario in scenarios:
+            result = run_scenario(scenario, run_jobs=run_jobs, is_judged=sweep.is_judged)
+            done.append(Validation(result, compare(result), judge(result)))
+            if not as_json:
+                _print(done[-1])
     if as_json:
-        body = [
-            {
-                "scenario": one.result.scenario.spec.name,
-                "published": [
-                    dataclasses.asdict(row) | {"deviation_percent": row.deviation_percent} for row in one.comparisons
-                ],
-                "claims": [dataclasses.asdict(verdict) for verdict in one.verdicts],
-            }
-            for one in done
-        ]
-        sys.stdout.write(json.dumps(body, indent=2, sort_keys=True) + "\n")
+        sys.stdout.write(json.dumps([_as_data(one) for one in done], indent=2, sort_keys=True) + "\n")
     else:
         columns = ["scenario", "fitted or given", "predicted", "median deviation", "worst deviation", "claims held"]
         print_table("published against simulated", columns, [_summary(one) for one in done])
     return all(one.holds for one in done)
 
 
-def _validate(scenario: Scenario) -> Validation:
-    with Progress(len(scenario.points), scenario.spec.name) as progress:
-        result = run_scenario(scenario, sinks_for=lambda _: [progress], on_run=progress.start)
-    return Validation(result, compare(result), judge(result))
+def _as_data(one: Validation) -> dict[str, object]:
+    return {
+        "scenario": one.result.scenario.spec.name,
+        "published": [
+            dataclasses.asdict(row) | {"deviation_percent": row.deviation_percent} for row in one.comparisons
+        ],
+        "claims": [dataclasses.asdict(verdict) for verdict in one.verdicts],
+        "violated": [violation.sentence for violation in violations(one.result.runs)],
+    }
 
 
 def _print(one: Validation) -> None:
@@ -109,6 +108,7 @@ def _print(one: Validation) -> None:
         out.print(f"assumed: {line}")
     for table in comparison_tables(one.comparisons, one.result):
         print_text(table)
+    print_judged(summary(one.result.runs), violations(one.result.runs))
     print_verdicts(one.verdicts)
     out.print()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -42,3 +43,9 @@ def epdsim(tmp_path, monkeypatch, capfd) -> Call:
         return Outcome(int(ended.value.code or 0), printed.out, printed.err)
 
     return call
+
+
+@pytest.fixture
+def unfair(monkeypatch) -> Callable[[], None]:
+    """Plants a defect when called, in this process alone: the router always takes the first."""
+    return lambda: monkeypatch.setattr("epdsim.fleet.routing.RoundRobin.__call__", lambda _, pool, *__: pool[0])

@@ -34,6 +34,18 @@ def test_processes_change_nothing(epdsim):
     assert epdsim(*words, "--processes", "1").out == epdsim(*words, "--processes", "2").out
 
 
+def test_a_property_that_a_side_breaks_is_told(epdsim, unfair):
+    words = ("compare", "small.yaml", "--head", "title=x", "--seeds", "0:1", "--processes", "1")
+    assert "judged  " in epdsim(*words).out
+    unfair()
+    done = epdsim(*words)
+    assert done.code == 1
+    assert "VIOLATED  SIM-FAIR at base, topology apart, ranks 2: prefill-0 takes" in done.out
+    assert json.loads(epdsim(*words, "--json").out)["violated"]
+    unjudged = epdsim(*words, "--no-check")
+    assert (unjudged.code, "judged" in unjudged.out) == (0, False)
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

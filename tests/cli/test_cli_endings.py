@@ -16,7 +16,8 @@ import pytest
 from epdsim.core.errors import InputError
 from epdsim.core.files import check_apart, check_place, read_whole
 from epdsim.scenario import sweep
-from epdsim.scenario.sweep import Job, workers
+from epdsim.scenario.jobs import Job
+from epdsim.scenario.sweep import workers
 from epdsim.workload import media
 from epdsim.workload.media import media_ref
 

@@ -113,21 +113,23 @@ def test_a_figure_of_nothing_is_shown_as_none(epdsim):
     assert all("12 of 12 requests: the pool has 1 blocks of 16 tokens; raise num_gpu_blocks" in line for line in told)
 
 
-def test_a_property_that_a_run_breaks_is_told_and_makes_the_exit_code_1(epdsim, monkeypatch):
+def test_a_property_that_a_run_breaks_is_told_and_makes_the_exit_code_1(epdsim, unfair):
     whole = epdsim("run", "small.yaml", "--json")
     judged = [run["properties"] for run in json.loads(whole.out)["runs"]]
     assert all("SIM-FAIR" in one["holds"] and not one["violated"] for one in judged)
-    monkeypatch.setattr("epdsim.fleet.routing.RoundRobin.__call__", lambda _, pool, *__: pool[0])
-    done = epdsim("run", "small.yaml", "--html", "page.html")
+    unfair()
+    done = epdsim("run", "small.yaml", "--processes", "1", "--html", "page.html")
     assert done.code == 1
     told = [line for line in done.out.splitlines() if line.startswith("VIOLATED")]
     assert told[0].startswith(
         "VIOLATED  SIM-FAIR at topology apart, ranks 2: prefill-0 takes a second prefill leg before 1 others"
     )
     assert "VIOLATED: SIM-FAIR at topology apart, ranks 2" in Path("page.html").read_text()
-    (broken,) = json.loads(epdsim("run", "small.yaml", "--json").out)["runs"][0]["properties"]["violated"]
+    (broken,) = json.loads(epdsim("run", "small.yaml", "--json", "--processes", "1").out)["runs"][0]["properties"][
+        "violated"
+    ]
     assert (broken["property"], broken["times"]) == ("SIM-FAIR", 11)
-    done = epdsim("run", "small.yaml", "--no-check")
+    done = epdsim("run", "small.yaml", "--no-check", "--processes", "1")
     assert done.code == 0
     assert "judged" not in done.out
 

@@ -83,6 +83,17 @@ def test_long_traffic_is_searched_on_its_busiest_stretch(epdsim, scenario):
     assert "assumed: a fleet with more late requests in the busiest stretch" in text
 
 
+def test_fleets_are_judged_when_asked_for(epdsim, scenario, unfair):
+    words = ("plan", scenario, "--processes", "1")
+    unfair()
+    assert (epdsim(*words).code, "judged" in epdsim(*words).out) == (0, False)
+    done = epdsim(*words, "--judge")
+    assert done.code == 1
+    assert "VIOLATED  SIM-FAIR at fleet " in done.out
+    (one,) = json.loads(epdsim(*words, "--judge", "--json").out)
+    assert one["violated"]
+
+
 def test_processes_change_nothing(epdsim, scenario):
     outcomes = {epdsim("plan", scenario, "--json", "--processes", count).out for count in ("1", "2")}
     assert len(outcomes) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import resource
@@ -16,13 +17,19 @@ import pytest
 from epdsim.core.errors import InputError
 from epdsim.report.metrics import RunMetrics
 from epdsim.scenario import sweep
+from epdsim.scenario.jobs import Job, JobResult, loaded_once, run_job
 from epdsim.scenario.loader import load_scenario
 from epdsim.scenario.progress import SweepProgress
-from epdsim.scenario.store import JobResult, ResultStore
-from epdsim.scenario.sweep import Job, run_job, workers
+from epdsim.scenario.store import ResultStore, job_key
+from epdsim.scenario.sweep import workers
 
 SMALL = Path(__file__).parent / "data/small.yaml"
 PROGRAM = [sys.executable, "-c", "from epdsim.cli import main; main()"]
+POINTS = list(range(12, 36))
+RUN = (
+    *("run", str(SMALL), "--json", "--set", "claims=[]"),
+    *("--set", "axes.n=workload.num_requests", "--set", f"runs=[{{n: {POINTS}}}]"),
+)
 COMPARE = ("compare", str(SMALL), "--head", "fleet.router=least_loaded", "--json")
 
 
@@ -52,9 +59,9 @@ class TestTheStore:
         store = ResultStore(tmp_path / "made/here")
         for job in (jobs(1)[0], Job(SMALL, ("runs=[]", "claims=[]"), {}, 0, slo={"ttft_ms.p99": 1.0}, num_requests=12)):
             result = run_job(job)
-            assert store.get(job.key()) is None
-            store.put(job.key(), result, {})
-            assert store.get(job.key()) == result
+            assert store.get(job_key(job)) is None
+            store.put(job_key(job), result, {})
+            assert store.get(job_key(job)) == result
             assert isinstance(result.metrics, RunMetrics) == (not job.slo)
             assert [one.name for one in result.missed] == list(job.slo), (
                 "a run is given up for its level, not for a lost request"
@@ -64,29 +71,24 @@ class TestTheStore:
     def test_a_damaged_entry_is_as_good_as_none(self, tmp_path, damage):
         store, job = ResultStore(tmp_path), jobs(1)[0]
         result = run_job(job)
-        store.put(job.key(), result, {})
+        store.put(job_key(job), result, {})
         (path,) = entries(tmp_path)
         path.write_bytes(path.read_bytes()[:-9] if damage is None else damage)
-        assert store.get(job.key()) is None
+        assert store.get(job_key(job)) is None
         with workers(1, store) as run_jobs:
             assert run_jobs([job]) == [result]
-        assert store.get(job.key()) == result
+        assert store.get(job_key(job)) == result
 
     def test_an_entry_under_another_s_name_is_not_taken(self, tmp_path):
         store, (first, second) = ResultStore(tmp_path), jobs(2)
-        store.put(first.key(), run_job(first), {})
-        entries(tmp_path)[0].rename(tmp_path / f"{second.key()}.json")
-        assert store.get(second.key()) is None
+        store.put(job_key(first), run_job(first), {})
+        entries(tmp_path)[0].rename(tmp_path / f"{job_key(second)}.json")
+        assert store.get(job_key(second)) is None
 
     def test_a_number_without_form_is_refused(self, tmp_path):
         job = jobs(1)[0]
-        metrics = run_job(job).metrics
-        odd = JobResult(
-            type(metrics)(
-                **{name: getattr(metrics, name) for name in type(metrics).__slots__} | {"broadcast_ms": float("inf")}
-            ),
-            (),
-        )
+        run = run_job(job).run
+        odd = JobResult(dataclasses.replace(run, metrics=dataclasses.replace(run.metrics, broadcast_ms=float("inf"))))
         with pytest.raises(InputError, match="a number that JSON has no form for"):
             ResultStore(tmp_path).put("key", odd, {})
         assert entries(tmp_path) == []
@@ -108,13 +110,15 @@ class TestKeys:
             "constant": Job(SMALL, base.overrides, {}, 0, {"fleet.encode.count": 2}),
             "level": Job(SMALL, base.overrides, {}, 0, slo={"ttft_ms.p99": 1.0}),
             "stretch": Job(SMALL, base.overrides, {}, 0, stretch_s=(0.0, 1.0)),
+            "monitors": Job(SMALL, base.overrides, {}, 0, is_judged=True),
+            "goodput": Job(SMALL, base.overrides, {}, 0, at_goodput=True),
         }
-        keys = {name: job.key() for name, job in changes.items()} | {"base": base.key()}
+        keys = {name: job_key(job) for name, job in changes.items()} | {"base": job_key(base)}
         trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,1,3\n")
         os.utime(trace, ns=(1, 1))
-        keys["trace"] = base.key()
+        keys["trace"] = job_key(base)
         monkeypatch.setattr("epdsim.scenario.store._code", lambda: "another version")
-        keys["program"] = base.key()
+        keys["program"] = job_key(base)
         assert len(set(keys.values())) == len(keys)
 
     def test_what_only_tells_does_not(self):
@@ -125,37 +129,58 @@ class TestKeys:
             "columns=[completed]",
             "plan={pools: {fleet.encode.count: {high: 2}}}",
         )
-        assert jobs(1)[0].key() == jobs(1, *told)[0].key()
+        assert job_key(jobs(1)[0]) == job_key(jobs(1, *told)[0])
 
     def test_a_folder_of_clients_is_read_too(self, tmp_path):
         (tmp_path / "chunk-0-trace.csv").write_text("0,2.0,1.5,Gamma,0.44,1.1\n")
         data = '{"0": {"text_tokens": "{5: 1.0}", "output_tokens": "{9: 1.0}"}}'
         (tmp_path / "chunk-0-dataset.json").write_text(data)
         job = jobs(1, f"workload={{kind: servegen, path: {tmp_path}}}")[0]
-        before = job.key()
+        before = job_key(job)
         (tmp_path / "chunk-0-dataset.json").write_text(data.replace("5: 1", "6: 1"))
         os.utime(tmp_path / "chunk-0-dataset.json", ns=(1, 1))
-        assert job.key() != before
+        assert job_key(job) != before
 
 
-def test_a_second_run_takes_what_the_first_one_kept(epdsim, monkeypatch):
-    words = (
-        "compare",
-        "small.yaml",
-        "--head",
-        "fleet.router=least_loaded",
-        "--seeds",
-        "0:2",
-        "--json",
-        "--processes",
-        "1",
-    )
+@pytest.mark.parametrize(
+    ("words", "num_runs"),
+    [
+        (("compare", "small.yaml", "--head", "fleet.router=least_loaded", "--seeds", "0:2"), 12),
+        (("run", "small.yaml"), 3),
+        (("validate", "small.yaml"), 3),
+    ],
+)
+def test_a_second_run_takes_what_the_first_one_kept(epdsim, monkeypatch, words, num_runs):
+    words = (*words, "--json", "--processes", "1")
     plain = epdsim(*words)
     first = epdsim(*words, "--store", "kept")
-    monkeypatch.setattr(sweep, "run_job", lambda *_: pytest.fail("it is run again"))
+    monkeypatch.setattr(sweep, "run_job", lambda *_, **__: pytest.fail("it is run again"))
     again = epdsim(*words, "--store", "kept")
     assert plain == first == again
-    assert len(entries(Path("kept"))) == 12
+    assert len(entries(Path("kept"))) == num_runs
+
+
+@pytest.mark.parametrize(("verb", "counts"), [("run", "123"), ("validate", "13")])
+def test_processes_change_nothing(epdsim, verb, counts):
+    outcomes = {epdsim(verb, "small.yaml", "--json", "--processes", count) for count in counts}
+    assert len(outcomes) == 1
+    assert outcomes.pop().code == 0
+
+
+def test_a_page_from_the_store_is_the_page_of_the_runs(epdsim):
+    words = ("run", "small.yaml", "--store", "kept", "--html")
+    assert epdsim(*words, "one.html", "--processes", "2").code == 0
+    assert epdsim(*words, "two.html").code == 0
+    assert Path("one.html").read_text() == Path("two.html").read_text()
+    assert len(entries(Path("kept"))) == 3
+
+
+def test_events_are_of_runs_and_not_of_a_store(epdsim):
+    done = epdsim("run", "small.yaml", "--store", "kept", "--events", "e.ndjson")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == (
+        "epdsim: --events with --store: a run that is taken from the store has no events to write; leave one of them out\n"
+    )
 
 
 def test_a_program_that_is_killed_loses_no_finished_run(tmp_path):
@@ -201,7 +226,7 @@ def children(pid):
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="no /proc here to find the workers in")
 def test_a_worker_that_is_killed_loses_no_finished_run_and_is_told(tmp_path):
-    words = (*COMPARE, "--seeds", "0:4", "--processes", "2", "--store", "kept")
+    words = (*RUN, "--processes", "2", "--store", "kept")
     with started(*words, cwd=tmp_path) as process:
         wait_for(lambda: len(entries(tmp_path / "kept")) >= 2, process)
         before = {path: path.stat().st_mtime_ns for path in entries(tmp_path / "kept")}
@@ -212,11 +237,11 @@ def test_a_worker_that_is_killed_loses_no_finished_run_and_is_told(tmp_path):
     assert err.count("\n") == 1
     assert "a worker process ended abruptly" in err
     assert {path: path.stat().st_mtime_ns for path in before} == before
-    assert len(json.loads(out)["differences"]) == 18
+    assert [run["at"]["n"] for run in json.loads(out)["runs"]] == POINTS
 
 
 def test_a_full_disk_loses_no_result_and_is_told_once(tmp_path):
-    words = (*COMPARE, "--seeds", "0:2", "--processes", "1")
+    words = (*RUN, "--processes", "1")
     plain = subprocess.run([*PROGRAM, *words], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
     with started(
         *words,
@@ -238,10 +263,10 @@ def test_a_full_disk_loses_no_result_and_is_told_once(tmp_path):
 def test_a_file_is_loaded_once_and_again_when_it_changes(tmp_path):
     path = tmp_path / "s.yaml"
     path.write_text(SMALL.read_text())
-    first = sweep.loaded_once(path, ())
-    assert sweep.loaded_once(path, ()) is first
+    first = loaded_once(path, ())
+    assert loaded_once(path, ()) is first
     path.write_text(SMALL.read_text().replace("num_requests: 12", "num_requests: 13"))
-    assert sweep.loaded_once(path, ()).spec == load_scenario(path).spec != first.spec
+    assert loaded_once(path, ()).spec == load_scenario(path).spec != first.spec
 
 
 def test_progress_tells_rate_and_time_left():

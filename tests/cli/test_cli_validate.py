@@ -43,6 +43,18 @@ def test_what_is_given_is_no_prediction(epdsim):
     assert "none" in epdsim("validate", "checks").out.splitlines()[-2]
 
 
+def test_a_property_that_a_run_breaks_is_told_and_makes_the_exit_code_1(epdsim, unfair):
+    words = ("validate", "small.yaml", "--processes", "1")
+    assert "judged  " in epdsim(*words).out
+    unfair()
+    done = epdsim(*words)
+    assert done.code == 1
+    assert "VIOLATED  SIM-FAIR at topology apart, ranks 2: prefill-0 takes" in done.out
+    assert json.loads(epdsim(*words, "--json").out)[0]["violated"]
+    unjudged = epdsim(*words, "--no-check")
+    assert (unjudged.code, "judged" in unjudged.out) == (0, False)
+
+
 def test_wrong_places_are_told_before_anything_runs(epdsim):
     Path("empty").mkdir()
     for words, told in [

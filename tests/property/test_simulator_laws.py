@@ -32,6 +32,7 @@ from epdsim.fleet.engine import EngineInstance
 from epdsim.fleet.lines import Line
 from epdsim.fleet.orchestrators.calls import Calls
 from epdsim.fleet.routing import LeastLoaded, RoundRobin
+from epdsim.report.metrics import MetricsSink
 from epdsim.scenario.loader import Scenario, load_scenario, validate
 from epdsim.scenario.runner import BuiltPoint, build_point, laws_of
 from epdsim.scenario.yaml_file import YamlFile
@@ -81,6 +82,20 @@ def test_no_law_is_broken_and_steps_at_once_are_steps_one_by_one(told) -> None:
     assert outcome(slowly) == outcome(events)
     for kind in sorted({type(one).__name__ for one in events if not one.is_detail}):
         event(kind)
+
+
+def figures(told, *, by_step: bool) -> bytes:
+    """All figures of a run as JSON: as a sweep runs it, or with every step planned, told and timed on its own."""
+    point, sink = built(told), MetricsSink()
+    simulate(point.fleet, point.family, point.workload, [sink], wants_detail=by_step, takes_strides=not by_step)
+    return ENCODER.encode(sink.result())
+
+
+@pytest.mark.engine_law
+@settings(max_examples=25)
+@given(scenario_files())
+def test_the_fast_run_and_the_run_step_by_step_give_the_same_bytes(told) -> None:
+    assert figures(told, by_step=False) == figures(told, by_step=True)
 
 
 def is_same(told) -> bool:
@@ -196,6 +211,7 @@ class TestPlantedBugs:
         told = steady_file()
         assert play(told)[1] == {}
         assert outcome(play(told)[0]) == outcome(play(told, by_step=True)[0])
+        assert figures(told, by_step=False) == figures(told, by_step=True)
         assert (is_same(told), gets_faster(told), is_blind(told)) == (True, [], True)
 
     def test_a_request_that_ends_twice(self, monkeypatch):
@@ -265,6 +281,7 @@ class TestPlantedBugs:
         monkeypatch.setattr("epdsim.fleet.engine.decode_stepper", slow)
         told = steady_file("aggregated")
         assert outcome(play(told)[0]) != outcome(play(told, by_step=True)[0])
+        assert figures(told, by_step=False) != figures(told, by_step=True)
 
     def test_a_router_that_throws_dice(self, monkeypatch):
         dice = random.Random(1)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from epdsim.report.metrics import Distribution, MetricsSink
 from epdsim.scenario.fit import fit_constants
-from epdsim.scenario.runner import run_point, run_scenario
+from epdsim.scenario.runner import run_point
+from epdsim.scenario.study import run_scenario
 
 AXES = {"images": "workload.requests.0.parts.1.count"}
 FIXED, IMAGE = "costs.render.fixed_ms", "costs.render.image_ms"
@@ -71,6 +72,6 @@ def test_a_line_is_found_from_starts_ten_times_off(scenario, fixed, slope, off_a
     truth = {n: fixed + slope * n for n in (1, 4, 30)}
     parameters = {"fixed": parameter(FIXED, fixed * off_a), "slope": parameter(IMAGE, slope * off_b)}
     loaded = scenario(**study(truth, parameters))
-    fit = fit_constants(loaded, lambda at, constants: reading(constants[FIXED] + constants[IMAGE] * at["images"]))
+    fit = fit_constants(loaded, lambda asked: [reading(has[FIXED] + has[IMAGE] * at["images"]) for at, has in asked])
     assert fit.rms_percent < 0.1
     assert {n: fit.chosen["fixed"] + fit.chosen["slope"] * n for n in truth} == pytest.approx(truth, rel=3e-3)

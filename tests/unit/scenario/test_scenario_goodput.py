@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epdsim.core.errors import InputError
-from epdsim.report.metrics import MetricsSink
 from epdsim.scenario.claims import compare
 from epdsim.scenario.goodput import find_goodput
+from epdsim.scenario.jobs import Listeners
 from epdsim.scenario.points import metric
-from epdsim.scenario.runner import run_scenario
 from epdsim.scenario.schema import GoodputSpec
-from epdsim.scenario.slo import Missed, SloMissedError, missed
+from epdsim.scenario.slo import missed
+from epdsim.scenario.study import run_scenario
 
 SLO = {"ttft_ms.p99": 40.0}
 WORKLOAD = {
@@ -31,13 +31,11 @@ AXES = {"rate": "workload.rate_req_s", "output": "workload.output_tokens.value"}
 def test_the_search_finds_the_last_rate_that_meets_the_service_level(low, span, most) -> None:
     asked = []
 
-    def run(rate):
+    def misses(rate):
         asked.append(rate)
-        if rate > most:
-            raise SloMissedError(Missed("ttft_ms.p99", 40.0, None))
-        return MetricsSink().result()
+        return rate > most
 
-    found = find_goodput(GoodputSpec(key="k", low=low, high=low + span), {}, run)
+    found = find_goodput(GoodputSpec(key="k", low=low, high=low + span), misses)
     meeting = [rate for rate in range(low, low + span + 1) if rate <= most]
     assert (found.req_s, found.rate) == ((meeting[-1], meeting[-1]) if meeting else (0, low))
     assert len(asked) <= (span + 1).bit_length(), "bisection, not a walk"
@@ -83,7 +81,7 @@ def test_a_published_goodput_stands_beside_the_simulated_one(searched) -> None:
 def test_takers_of_events_see_one_run(scenario) -> None:
     arrivals = []
     loaded = scenario(workload=WORKLOAD, slo=SLO, goodput=SEARCH)
-    run_scenario(loaded, sinks_for=lambda _: [lambda event: arrivals.append(type(event).__name__)])
+    run_scenario(loaded, listeners=Listeners(lambda _: [lambda event: arrivals.append(type(event).__name__)]))
     assert arrivals.count("RequestArrived") == 80
 
 

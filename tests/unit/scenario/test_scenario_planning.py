@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epdsim.core.errors import InputError
+from epdsim.scenario.jobs import Job, JobResult
 from epdsim.scenario.planning import Planner
 from epdsim.scenario.schema import PlanSpec
 from epdsim.scenario.slo import Missed
-from epdsim.scenario.store import JobResult
-from epdsim.scenario.sweep import Job
 
 POOLS = ("fleet.encode.count", "fleet.prefill.count", "fleet.decode.count")
 JOB = Job(Path("none.yaml"), (), {}, 0, slo={"ttft_ms.p99": 1.0}, num_requests=10)
