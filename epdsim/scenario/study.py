@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from epdsim.report.metrics import RunMetrics
+from epdsim.scenario.expected import check_figures
 from epdsim.scenario.fit import Fit, fit_constants
 from epdsim.scenario.goodput import searches_goodput
 from epdsim.scenario.jobs import Job, JobResult, Listeners, RunJobs, run_job
 from epdsim.scenario.loader import Scenario
 from epdsim.scenario.points import Point
-from epdsim.scenario.runner import RunResult, build_point
+from epdsim.scenario.runner import RunResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +54,11 @@ def run_scenario(
         wants_picture: Keep of each run what a report draws.
 
     Raises:
-        InputError: A point cannot be built, which is found before any of them runs, or a line of a trace cannot be used.
+        InputError: A point cannot be built, or has not a figure that is compared, both found before any of them runs; or a line
+            of a trace cannot be used.
     """
     chosen = scenario.spec.seed if seed is None else seed
-    for point in scenario.points:
-        build_point(scenario, point, chosen)
+    check_figures(scenario, chosen)
 
     def job(point: Point, constants: Mapping[str, float], *, is_last: bool) -> Job:
         spec, searched = scenario.spec, searches_goodput(scenario.spec, point)

@@ -13,6 +13,7 @@ from statistics import median
 from epdsim.core.errors import InputError
 from epdsim.report.table import console, print_table, print_text
 from epdsim.scenario.claims import Comparison, Verdict, compare, judge
+from epdsim.scenario.expected import check_figures
 from epdsim.scenario.judged import summary, violations
 from epdsim.scenario.loader import load_scenario
 from epdsim.scenario.progress import SweepProgress
@@ -67,12 +68,14 @@ def scenario_files(places: Sequence[Path]) -> list[Path]:
 def run_validation(places: Sequence[Path], sweep: Sweep, *, as_json: bool) -> bool:
     """Run and print every scenario that the places name; whether all claims and properties of all of them hold.
 
-    All files are loaded before the first of them runs.
+    All files are loaded, and all points built, before the first of them runs.
 
     Raises:
         InputError: A file cannot be used.
     """
     scenarios = [load_scenario(path) for path in scenario_files(places)]
+    for scenario in scenarios:
+        check_figures(scenario, scenario.spec.seed)
     done: list[Validation] = []
     with SweepProgress() as progress, sweep.started(progress) as run_jobs:
         for scenario in scenarios:
