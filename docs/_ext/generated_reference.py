@@ -258,7 +258,7 @@ def properties() -> str:
 def _property(one: Property) -> str:
     """One entry: statement, reason, and what is known of its judging."""
     rows = [
-        ["judged", f"at level *{one.level}*" if one.monitor is not None else f"not yet: {one.not_judged}"],
+        ["judged", _judged(one)],
         ["premise", one.sometimes],
         ["too little is wrong too", one.twin],
         ["evidence", "; ".join(one.evidence)],
@@ -267,6 +267,12 @@ def _property(one: Property) -> str:
     ]
     told = [f"* {name}: {text}" for name, text in rows if text]
     return f"### {one.id}\n\n{one.sentence}\n\n{one.why}\n\n" + "\n".join(told) + "\n"
+
+
+def _judged(one: Property) -> str:
+    if one.stands_as:
+        return "by tests, which compare whole runs: " + ", ".join(f"`{test}`" for test in one.stands_as)
+    return f"at level *{one.level}*" if one.monitor is not None else f"not yet: {one.not_judged}"
 
 
 def families() -> str:

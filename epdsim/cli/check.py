@@ -75,7 +75,7 @@ def check(
 def _list(properties: Any) -> None:
     from epdsim.report.table import print_table
 
-    rows = [(one.id, "yes" if one.monitor is not None else "not yet", one.sentence) for one in properties]
+    rows = [(one.id, one.judged, one.sentence) for one in properties]
     print_table("properties", ["id", "judged", "statement"], rows)
 
 

@@ -79,7 +79,9 @@ class Property:
         monitor: Makes its monitor; None while nothing judges it.
         reads: Kinds of events that its monitor looks at, all others are kept from it; empty for every kind.
         of_media: Whether it speaks of media items only, so that an engine that was never sent one cannot break it.
-        not_judged: Why there is no monitor, and where it is tested meanwhile; empty when there is one.
+        stands_as: Tests that judge it where runs are compared as wholes, which no monitor of one run can, as `file::test`; the last
+            of them plants a bug and shows that it is caught.
+        not_judged: Why nothing judges it yet; empty when something does.
         exempt: Systems that it would claim by its level and has not run against, with the reason.
         copes: What an engine may have beyond its events (`EngineStarted.beyond`) and is judged nevertheless.
     """
@@ -95,18 +97,25 @@ class Property:
     monitor: Callable[[], Monitor] | None = None
     reads: tuple[type[Event], ...] = ()
     of_media: bool = False
+    stands_as: tuple[str, ...] = ()
     not_judged: str = ""
     exempt: Mapping[str, str] = field(default_factory=dict[str, str])
     copes: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        assert (self.monitor is None) == bool(self.not_judged), f"{self.id} has a monitor, or says why it has none"
+        ways = [self.monitor is not None, bool(self.stands_as), bool(self.not_judged)]
+        assert sum(ways) == 1, f"{self.id} has a monitor, or tests, or says why it has neither"
         assert self.monitor is None or self.sometimes, f"{self.id} says when its premise is reached"
 
     @property
     def family(self) -> str:
         """The part of its id before the dash."""
         return self.id.partition("-")[0]
+
+    @property
+    def judged(self) -> str:
+        """What judges it, in a word."""
+        return "by tests" if self.stands_as else "not yet" if self.not_judged else "yes"
 
     @property
     def systems(self) -> tuple[str, ...]:

@@ -43,18 +43,26 @@ BROADCAST = (
         "engine",
         "tested with worker processes and digests in tests/unit/payload/test_tp_workers.py",
     ),
-    _stated(
+    Property(
         "FWD-EQ",
         "Advancing many steps at once equals advancing them one by one.",
         "Figures of a fast simulation would be other figures.",
         "engine",
-        "the engine that takes one step at a time is the twin; compared in tests/property/test_scheduler_steady_laws.py",
+        stands_as=(
+            "tests/property/test_scheduler_steady_laws.py::test_steps_taken_at_once_equal_steps_taken_one_by_one",
+            "tests/property/test_cost_strides.py::test_steps_timed_together_equal_steps_timed_alone",
+            "tests/property/test_simulator_laws.py::test_no_law_is_broken_and_steps_at_once_are_steps_one_by_one",
+            "tests/property/test_simulator_laws.py::test_steps_at_once_that_take_longer",
+        ),
     ),
-    _stated(
+    Property(
         "DES-EQ",
         "The same workload through the simulator and through the bare core gives the same decisions.",
         "The simulator would be a second set of rules.",
         "fleet",
-        "needs the bare core beside the run; whole runs are compared in tests/unit/fleet/test_fleet_des_eq.py",
+        stands_as=(
+            "tests/unit/fleet/test_fleet_des_eq.py::test_the_simulator_decides_what_the_bare_core_decides",
+            "tests/unit/fleet/test_fleet_des_eq.py::test_an_engine_with_an_order_of_its_own_is_noticed",
+        ),
     ),
 )

@@ -6,7 +6,11 @@ A failure shows the file as data; `epdsim run` takes it.
 from __future__ import annotations
 
 import copy
+import json
+import os
 import random
+import subprocess
+import sys
 from collections import Counter, defaultdict
 from itertools import islice
 from pathlib import Path
@@ -31,7 +35,7 @@ from epdsim.fleet.encode import EncodeInstance
 from epdsim.fleet.engine import EngineInstance
 from epdsim.fleet.lines import Line
 from epdsim.fleet.orchestrators.calls import Calls
-from epdsim.fleet.routing import LeastLoaded, RoundRobin
+from epdsim.fleet.routing import ROUTERS, LeastLoaded, RoundRobin, router
 from epdsim.report.metrics import MetricsSink
 from epdsim.scenario.loader import Scenario, load_scenario, validate
 from epdsim.scenario.runner import BuiltPoint, build_point, laws_of
@@ -40,6 +44,7 @@ from epdsim.spec import OF_FLEETS, Judge
 from epdsim.testing.scenario_files import scenario_files
 
 ENCODER = msgspec.json.Encoder()
+HERE = Path(__file__).parent
 
 
 def built(told) -> BuiltPoint:
@@ -111,6 +116,31 @@ def test_the_same_file_gives_the_same_bytes(told) -> None:
     assert is_same(told)
 
 
+HASHED = """
+import sys, json
+from hashlib import sha256
+from test_simulator_laws import ENCODER, play
+print(sha256(b"".join(map(ENCODER.encode, play(json.load(sys.stdin))[0]))).hexdigest())
+"""
+
+
+def test_the_hash_seed_of_the_process_changes_nothing() -> None:
+    """SIM-SAME from process to process, under the router that hashes prompts."""
+    told = steady_file(router="prefix_affinity")
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", HASHED],
+            input=json.dumps(told),
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    }
+    assert len(digests) == 1
+
+
 SLOWER = (
     ("costs", "lm", "fixed_ms"), ("costs", "lm", "prefill_token_ms"), ("costs", "encode", "fixed_ms"),
     ("costs", "render", "image_ms"), ("costs", "hop_ms"), ("costs", "kv_bytes_per_token"),
@@ -177,6 +207,43 @@ def is_blind(told) -> bool:
 @given(scenario_files())
 def test_nobody_knows_how_long_an_answer_will_be(told) -> None:
     assert is_blind(told)
+
+
+class SentTo:
+    """What a router may know of an instance; whatever else it asks for is an error."""
+
+    def __init__(self, instance) -> None:
+        self._instance = instance
+
+    @property
+    def outstanding(self) -> int:
+        return self._instance.outstanding
+
+
+def choices(told, monkeypatch, *, through=SentTo):
+    """Where legs go when every router is shown instances through something."""
+    shown = {}
+
+    def veiled(*asked):
+        inner = router(*asked)
+
+        def choose(pool, prompt, mm_hashes=()):
+            seen = [shown.setdefault(id(one), through(one)) for one in pool]
+            return pool[seen.index(inner(seen, prompt, mm_hashes))]
+
+        return choose
+
+    with monkeypatch.context() as patch:
+        for module in ("calls", "encoding"):
+            patch.setattr(f"epdsim.fleet.orchestrators.{module}.router", veiled)
+        return [one.to for one in play(told)[0] if isinstance(one, LegSent)]
+
+
+@pytest.mark.parametrize("name", sorted(ROUTERS))
+def test_routers_read_nothing_of_an_instance_but_what_was_sent_to_it(monkeypatch, name) -> None:
+    """SIM-BLIND: shown no more than its own books, the orchestrator chooses as it does when it could look inside."""
+    told = steady_file(router=name)
+    assert choices(told, monkeypatch) == [one.to for one in play(told)[0] if isinstance(one, LegSent)]
 
 
 def steady_file(topology="e+p+d", **changes):
@@ -292,6 +359,14 @@ class TestPlantedBugs:
         monkeypatch.setattr(LinearEncode, "encode_ms", lambda cost, _: 100.0 - cost.fixed_ms)
         assert gets_faster(steady_file()) == ["fixed_ms"]
 
+    def test_a_router_that_looks_into_an_engine(self, monkeypatch):
+        def fresh(_, pool, *__):
+            return min(pool, key=lambda one: one._scheduler.num_running)
+
+        monkeypatch.setattr(LeastLoaded, "__call__", fresh)
+        with pytest.raises(AttributeError, match="_scheduler"):
+            choices(steady_file("aggregated", router="least_loaded"), monkeypatch)
+
     def test_a_router_that_reads_the_end_of_the_answer(self, monkeypatch):
         whole = Calls.choose_prefill
 
@@ -303,7 +378,7 @@ class TestPlantedBugs:
         assert not is_blind(steady_file("aggregated"))
 
 
-FOLDER = Path(__file__).parents[2] / "scenarios"
+FOLDER = HERE.parents[1] / "scenarios"
 
 
 @pytest.mark.parametrize(

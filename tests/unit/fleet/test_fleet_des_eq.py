@@ -137,6 +137,26 @@ FIRST_IS_REFUSED = (
 """The first request is refused, so that the engine waits on for the second."""
 
 
+def fleet_of(small_fleet, config):
+    """One engine behind a front end and links that take no time."""
+    base = small_fleet("aggregated", render=RenderPool(100))
+    costs = replace(
+        base.costs, render=AT_ONCE, hop_ms=0.0, body_link=Link(1e30), encode=LinearEncode(fixed_ms=2, patch_ms=0.01)
+    )
+    return replace(base, prefill=replace(base.prefill, scheduler=config), costs=costs)
+
+
+def simulated(fleet, requests):
+    """Events of a run, and its decisions in the form of the plain loop's."""
+    events = []
+    simulate(fleet, FAMILY, requests, [events.append], wants_detail=True)
+    return events, [
+        (one.time_ms, one.num_scheduled_tokens, one.scheduled_encoder_inputs, one.free_encoder_mm_hashes)
+        for one in events
+        if isinstance(one, StepPlanned) and one.num_scheduled_tokens
+    ]
+
+
 @pytest.mark.engine_law
 @settings(max_examples=250)
 @example(PLAN_128)
@@ -144,18 +164,21 @@ FIRST_IS_REFUSED = (
 @given(worlds())
 def test_the_simulator_decides_what_the_bare_core_decides(small_fleet, world) -> None:
     config, requests = world
-    base = small_fleet("aggregated", render=RenderPool(100))
-    costs = replace(
-        base.costs, render=AT_ONCE, hop_ms=0.0, body_link=Link(1e30), encode=LinearEncode(fixed_ms=2, patch_ms=0.01)
-    )
-    fleet = replace(base, prefill=replace(base.prefill, scheduler=config), costs=costs)
-    events = []
-    simulate(fleet, FAMILY, requests, [events.append], wants_detail=True)
-    simulated = [
-        (one.time_ms, one.num_scheduled_tokens, one.scheduled_encoder_inputs, one.free_encoder_mm_hashes)
-        for one in events
-        if isinstance(one, StepPlanned) and one.num_scheduled_tokens
-    ]
-    assert simulated == plain_loop(fleet, requests)
+    fleet = fleet_of(small_fleet, config)
+    events, decisions = simulated(fleet, requests)
+    assert decisions == plain_loop(fleet, requests)
     if len({one.num_requests for one in events if isinstance(one, StepFinished)}) > 2:
         event("batches of several sizes")
+
+
+def test_an_engine_with_an_order_of_its_own_is_noticed(small_fleet, monkeypatch) -> None:
+    """The planted bug: the simulated engine admits as requests come, whatever the policy says."""
+    config = SchedulerConfig(num_gpu_blocks=64, max_num_batched_tokens=128, max_num_seqs=1, policy="priority")
+    requests = [WorkloadRequest(f"r{n}", float(n), (TokenRun(f"r{n}", 0, 20),), 5, priority=3 - n) for n in range(3)]
+    fleet = fleet_of(small_fleet, config)
+    expected = plain_loop(fleet, requests)
+    assert simulated(fleet, requests)[1] == expected
+    monkeypatch.setattr(
+        "epdsim.fleet.engine.Scheduler", lambda config, rules: Scheduler(replace(config, policy="fcfs"), rules)
+    )
+    assert simulated(fleet, requests)[1] != expected

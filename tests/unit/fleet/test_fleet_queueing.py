@@ -13,8 +13,9 @@ from statistics import mean
 
 import pytest
 
-from epdsim.cost import LinearLm, RenderCost
-from epdsim.events import Admitted, Rendered, RequestArrived, RequestQueued, StepFinished
+from epdsim.cost import LinearLm, Link, RenderCost
+from epdsim.cost.broadcast import BroadcastProfile
+from epdsim.events import Admitted, Rendered, RequestArrived, RequestFinished, RequestQueued, StepFinished
 from epdsim.fleet import RenderPool
 from epdsim.fleet.world import Desk
 
@@ -84,3 +85,23 @@ def test_an_engine_that_takes_one_request_at_a_time_is_a_queue_and_busy_as_often
     assert simulated == pytest.approx(list(waits(came, service_ms)), abs=0.05)
     rate_per_ms = len(steps) / steps[-1].time_ms
     assert run.metrics.busy_ms["engine-0"] / steps[-1].time_ms == pytest.approx(rate_per_ms * service_ms)
+
+
+def test_at_low_load_a_request_takes_what_its_stages_take(run_fleet, small_fleet, chat):
+    """The estimate for a steady state without queues, added up by hand: arrivals far apart wait for nobody."""
+    base = small_fleet(render=RenderPool(1))
+    lm = LinearLm(fixed_ms=4.0, prefill_token_ms=0.25, decode_request_ms=0.5)
+    free = BroadcastProfile(
+        fixed_ms=0.0, per_reader_ms=0.0, per_item_ms=0.0, ring_copy_bytes_per_ms=1e12, deserialise_bytes_per_ms=1e12
+    )
+    costs = replace(
+        base.costs, render=RenderCost(fixed_ms=3.0, text_token_us=0.0), hop_ms=0.5, body_link=Link(1e15), broadcast=free
+    )
+    requests = [chat(f"r{n}", at_ms, text=20, output=5) for n, at_ms in enumerate(arrivals(0.01, count=30))]
+    run = run_fleet(replace(base, costs=costs, prefill=replace(base.prefill, lm=lm)), requests)
+    came = {one.request_id: one.time_ms for one in run.of(RequestArrived)}
+    # Render, hop, a step of 40 prompt tokens, four steps of one request.
+    expected_ms = 3.0 + 0.5 + (4.0 + 40 * 0.25) + 4 * (4.0 + 0.5)
+    taken_ms = [one.time_ms - came[one.request_id] for one in run.of(RequestFinished)]
+    assert len(taken_ms) == 30
+    assert taken_ms == pytest.approx([expected_ms] * 30, rel=1e-3)

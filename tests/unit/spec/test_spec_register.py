@@ -11,14 +11,15 @@ from epdsim.core.errors import InputError
 from epdsim.spec import FAMILIES, JUDGED, REGISTER, properties_of, uncovered
 from epdsim.spec.property import SYSTEMS
 
-PACK = Path(__file__).resolve().parents[3] / "properties"
+ROOT = Path(__file__).resolve().parents[3]
+PACK = ROOT / "properties"
 
 
 def test_every_property_says_what_and_why():
     for one in REGISTER.values():
         assert one.sentence.endswith("."), one.id
         assert one.why.endswith((".", "!")), one.id
-        assert one.monitor is not None or len(one.not_judged) > 10, one.id
+        assert one.monitor is not None or one.stands_as or len(one.not_judged) > 10, one.id
         assert not set(one.exempt) - set(SYSTEMS[one.level]), one.id
         assert all(reason for reason in one.exempt.values())
 
@@ -32,6 +33,18 @@ def test_every_judged_property_is_in_the_pack():
     """The pack fails where a premise is not reached, so being in it is what covers the system that it runs against."""
     named = {name for file in PACK.glob("test_*.py") for name in re.findall(r'"([A-Z]+-[A-Z]+|ISO)"', file.read_text())}
     assert named == {one.id for one in JUDGED if "reference" in one.systems}
+
+
+def test_tests_that_stand_for_a_property_are_there_and_name_it():
+    standing = [one for one in REGISTER.values() if one.stands_as]
+    assert standing
+    for one in standing:
+        files = {test.partition("::")[0] for test in one.stands_as}
+        assert len(one.stands_as) > 1, f"{one.id}: a law, and a planted bug"
+        assert any(one.id in (ROOT / file).read_text() for file in files)
+        for test in one.stands_as:
+            file, _, name = test.partition("::")
+            assert re.search(rf"^ *def {name}\(", (ROOT / file).read_text(), re.MULTILINE), test
 
 
 def test_families_and_ids_choose():
