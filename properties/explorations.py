@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from epdsim.testing.caches import direct_cases, mirror_cases, ring_cases
 from epdsim.testing.hunt import drawn, listed
+from epdsim.testing.identity import hash_cases, key_cases
 from epdsim.testing.machine import machine
 from epdsim.testing.modes import modes
 from epdsim.testing.positions import position_cases
@@ -24,6 +25,8 @@ MIRRORS = drawn("front ends and engines with mirrored caches", mirror_cases(), l
 DIRECT = drawn("payloads past the front end's cache", direct_cases(), level="caches")
 RINGS = drawn("requests by way of a ring", ring_cases(), level="caches", weight=2)
 MODES = modes("modes of the live comparison", weight=3)
+HASHES = drawn("media that are nearly the same", hash_cases(), level="identity", weight=4)
+KEYS = drawn("prompts that begin alike", key_cases(), level="identity", weight=2)
 POSITIONS = drawn("prompts of every position scheme", position_cases(), level="positions", weight=2)
 
 WORLDS = listed("all small worlds of three requests", worlds, level="engine")

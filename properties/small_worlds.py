@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
+from msgspec.structs import replace
+
 from epdsim.sut.cases import CaseField, CaseItem, EngineCase, StripCase
 from epdsim.sut.schedule_records import RecordedConfig, RecordedItem, RecordedRequest, RecordedWorkload
-from epdsim.testing.workloads import PLACEHOLDER
+from epdsim.testing.workloads import PLACEHOLDER, cramped
 
 _ITEM = 2
 """Tokens of the item: a block, and the whole encoder cache."""
@@ -43,27 +45,18 @@ def worlds(release: str = "0.32.0") -> Iterator[EngineCase]:
 
 
 def _config(runner: str, budget: int, release: str, *, is_async: bool) -> RecordedConfig:
-    return RecordedConfig(
-        vllm=release,
-        mode="small-world",
-        seed=0,
+    plain = cramped(
+        release,
+        "small-world",
+        runner=runner,
         block_size=2,
-        num_gpu_blocks=_TOKENS // 2 + 1,
-        max_num_batched_tokens=budget,
-        max_num_seqs=2,
-        encoder_cache_size=_ITEM,
-        max_num_encoder_input_tokens=_ITEM,
-        max_tokens_per_mm_item=_ITEM,
-        enable_prefix_caching=True,
-        policy="fcfs",
-        async_scheduling=is_async,
-        model_runner=runner,
-        uses_mrope=False,
-        disable_chunked_mm_input=False,
-        scheduler_reserve_full_isl=False,
-        long_prefill_token_threshold=0,
-        max_model_len=64,
+        usable=_TOKENS // 2,
+        budget=budget,
+        seqs=2,
+        largest=_ITEM,
+        length=64,
     )
+    return replace(plain, async_scheduling=is_async)
 
 
 def _world(config: RecordedConfig, requests: list[RecordedRequest], incident: tuple[str, str] | None) -> EngineCase:

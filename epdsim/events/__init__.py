@@ -31,6 +31,7 @@ from epdsim.events.engine import (
     RequestQueued,
     StepYielded,
 )
+from epdsim.events.identity import BlocksKeyed, HashedItem, MediaHashed, SessionItem, SessionSeen
 from epdsim.events.ndjson import NdjsonWriter, read_events, read_header
 from epdsim.events.perfetto import PerfettoWriter
 from epdsim.events.positions import PositionsComputed
@@ -79,6 +80,7 @@ Sink = Callable[[Event], None]
 __all__ = [
     "Admitted",
     "AnyEvent",
+    "BlocksKeyed",
     "CacheReset",
     "CacheSide",
     "CachedItem",
@@ -97,6 +99,7 @@ __all__ = [
     "FirstToken",
     "FleetStarted",
     "Gathered",
+    "HashedItem",
     "InputQueued",
     "InstanceBack",
     "InstanceChosen",
@@ -110,6 +113,7 @@ __all__ = [
     "LinkUsed",
     "MediaCachesSeen",
     "MediaHandedOver",
+    "MediaHashed",
     "MergedItem",
     "NdjsonWriter",
     "PayloadsSent",
@@ -130,6 +134,8 @@ __all__ = [
     "RingRead",
     "RingSeen",
     "RingSent",
+    "SessionItem",
+    "SessionSeen",
     "Sink",
     "SpanInfo",
     "StepFinished",

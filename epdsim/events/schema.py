@@ -28,6 +28,7 @@ from epdsim.events.engine import (
     RequestQueued,
     StepYielded,
 )
+from epdsim.events.identity import BlocksKeyed, MediaHashed, SessionSeen
 from epdsim.events.positions import PositionsComputed
 from epdsim.events.protocol import FeaturesStripped, ItemsMerged, RequestChecked, TablesRendered
 
@@ -392,5 +393,8 @@ AnyEvent = (
     | RingRead
     | RingSeen
     | PositionsComputed
+    | MediaHashed
+    | BlocksKeyed
+    | SessionSeen
 )
 """Every kind of event; what a reader decodes into."""

@@ -27,15 +27,15 @@ class KvContent:
     def __init__(self, told: Literal["found", "read"]) -> None:
         self._told = told
         self._numbers: dict[Hashable, int] = {}
-        self._slots: dict[tuple[str, int, int], int] = {}
-        self._chains: dict[tuple[str, str], list[int]] = {}
-        self._found: dict[tuple[str, str], int] = {}
-        self._resumed: set[tuple[str, str]] = set()
+        self._slots: dict[tuple[int, int], int] = {}
+        self._chains: dict[str, list[int]] = {}
+        self._found: dict[str, int] = {}
+        self._resumed = set[str]()
 
     def __call__(self, event: Event, engine: EngineState) -> Iterator[Finding]:
         """Write what is computed, then compare what is found and read with it."""
         if isinstance(event, RequestQueued):
-            self._chains.pop((event.instance, event.request_id), None)
+            self._chains.pop(event.request_id, None)
         if engine.started is None:
             return
         size = engine.started.block_size
@@ -46,18 +46,17 @@ class KvContent:
         elif isinstance(event, StepPlanned):
             chunks = list(self._chunks(event, engine, size))
             for known, start, chain in chunks:
-                self._write(event.instance, known, chain, start, size)
+                self._write(known, chain, start, size)
             for known, start, chain in chunks:
                 yield from self._compare(event, known, start, chain, size)
 
     def _admit(self, event: Admitted, known: RequestState, size: int) -> None:
         remote = 0 if event.resumed else min(known.queued.num_remote_tokens, event.num_computed_tokens)
-        self._write(event.instance, known, self._chain(event.instance, known, remote), 0, size)
-        key = event.instance, event.request_id
+        self._write(known, self._chain(known, remote), 0, size)
         if event.resumed:
-            self._resumed.add(key)
+            self._resumed.add(event.request_id)
         if event.num_computed_tokens > remote:
-            self._found[key] = event.num_computed_tokens
+            self._found[event.request_id] = event.num_computed_tokens
 
     def _chunks(
         self, event: StepPlanned, engine: EngineState, size: int
@@ -69,48 +68,47 @@ class KvContent:
                 continue
             # KV-CONS and TOK-CONS tell of chunks beyond table and tokens.
             if start + count <= min(len(known.table) * size, known.num_known):
-                yield known, start, self._chain(event.instance, known, start + count)
+                yield known, start, self._chain(known, start + count)
 
-    def _write(self, instance: str, known: RequestState, chain: list[int], start: int, size: int) -> None:
+    def _write(self, known: RequestState, chain: list[int], start: int, size: int) -> None:
         for position in range(start, len(chain)):
-            self._slots[instance, known.table[position // size], position % size] = chain[position]
+            self._slots[known.table[position // size], position % size] = chain[position]
 
     def _compare(
         self, event: StepPlanned, known: RequestState, start: int, chain: list[int], size: int
     ) -> Iterator[Finding]:
         request_id = known.queued.request_id
-        key = event.instance, request_id
-        found = self._found.pop(key, 0)
+        found = self._found.pop(request_id, 0)
         if self._told == "found":
             if any(item.offset < found for item in known.items):
                 yield Reached(f"{request_id} finds a prefix with media")
-            wrong = self._wrong(event.instance, known, chain[:found], size)
+            wrong = self._wrong(known, chain[:found], size)
             begin = f"{request_id} is admitted with {found} tokens found"
         else:
-            if key in self._resumed:
+            if request_id in self._resumed:
                 yield Reached(f"{request_id} computes after it was preempted")
-            wrong = self._wrong(event.instance, known, chain, size)
+            wrong = self._wrong(known, chain, size)
             begin = f"step {event.step} computes {request_id} from token {start} on"
         if wrong is not None:
-            what = self._what(event.instance, known, wrong, size)
+            what = self._what(known, wrong, size)
             yield Broken(f"{begin}, and token {wrong} in block {known.table[wrong // size]} {what}", (request_id,))
 
-    def _wrong(self, instance: str, known: RequestState, chain: list[int], size: int) -> int | None:
+    def _wrong(self, known: RequestState, chain: list[int], size: int) -> int | None:
         """The first position whose slot does not hold what it should."""
         slots, table = self._slots, known.table
         for position, number in enumerate(chain):
-            if slots.get((instance, table[position // size], position % size)) != number:
+            if slots.get((table[position // size], position % size)) != number:
                 return position
         return None
 
-    def _what(self, instance: str, known: RequestState, position: int, size: int) -> str:
-        found = self._slots.get((instance, known.table[position // size], position % size))
+    def _what(self, known: RequestState, position: int, size: int) -> str:
+        found = self._slots.get((known.table[position // size], position % size))
         return "was never computed" if found is None else "is of another prompt"
 
-    def _chain(self, instance: str, known: RequestState, end: int) -> list[int]:
+    def _chain(self, known: RequestState, end: int) -> list[int]:
         """Numbers of the first `end` positions."""
         queued = known.queued
-        chain = self._chains.setdefault((instance, queued.request_id), [])
+        chain = self._chains.setdefault(queued.request_id, [])
         tokens = [*queued.prompt_token_ids, *known.outputs]
         for position in range(len(chain), min(end, len(tokens))):
             before: Hashable = chain[-1] if chain else (queued.cache_salt, queued.adapter)
@@ -147,13 +145,5 @@ PROPERTIES = (
         copes=frozenset({"stops", "pauses", "pull", "cross attention", "encoding alone"}),
         reads=(RequestQueued, Admitted, StepPlanned),
         exempt={"simulated": "prompts of a fleet are told by their length, not by their tokens"},
-    ),
-    Property(
-        "KEY-PARITY",
-        "All that compute block keys (engine, router index, offload store, decode leg) compute the same ones.",
-        "A hit that only one of them sees is a transfer that never comes, or a router that never finds.",
-        "end to end",
-        evidence=("smg PR 2365", "llm-d-kv-cache issue 411", "vllm-omni issue 6328"),
-        not_judged="there is one computer of keys in the model; no router index or offload store yet",
     ),
 )

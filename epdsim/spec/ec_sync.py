@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from epdsim.events import CacheReset, EngineStarted, Event, StepPlanned
+from epdsim.events import CacheReset, Event, StepPlanned
 from epdsim.spec.engine_state import EngineState
 from epdsim.spec.property import Broken, Finding, Property, Reached
 
@@ -13,20 +13,18 @@ class EcSync:
     """EC-SYNC."""
 
     def __init__(self) -> None:
-        self._held: dict[str, tuple[EngineStarted | None, set[str]]] = {}
+        self._held = set[str]()
 
     def __call__(self, event: Event, engine: EngineState) -> Iterator[Finding]:
         """Compare what a step loads with what the workers held before it, and with what it encodes."""
         if isinstance(event, StepPlanned):
             yield from self._loads(event, engine)
-        self._held[event.instance] = engine.started, set(engine.resident)
+        self._held = set(engine.resident)
 
     def _loads(self, event: StepPlanned, engine: EngineState) -> Iterator[Finding]:
         # Of entries that are evicted some are named, unless all fit again, for which none had to go; one that comes back in the
         # same step is not named (ENC-MIRROR), so that beside an eviction a load of what is held may be right.
-        started, held = self._held.get(event.instance, (engine.started, set[str]()))
-        if event.free_encoder_mm_hashes or started is not engine.started:  # an engine that came back holds nothing
-            held = set[str]()
+        held = set[str]() if event.free_encoder_mm_hashes else self._held
         encoded = {
             engine.requests[request_id].items[index].identifier
             for request_id, indices in event.scheduled_encoder_inputs.items()
@@ -60,6 +58,6 @@ EC_SYNC = Property(
     evidence=("vLLM PRs 34783, 38668", "LMCache issue 4938"),
     twin="ENC-HIT",
     monitor=EcSync,
-    reads=(EngineStarted, StepPlanned, CacheReset),
+    reads=(StepPlanned, CacheReset),
     of_media=True,
 )

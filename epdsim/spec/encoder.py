@@ -78,22 +78,20 @@ class EncMirror:
     """ENC-MIRROR."""
 
     def __init__(self) -> None:
-        self._held: dict[str, set[str]] = {}
+        self._held = set[str]()
 
     def __call__(self, event: Event, engine: EngineState) -> Iterator[Finding]:
         """Look whether what is to be dropped was there before the step."""
         if isinstance(event, StepPlanned):
-            before = self._held.get(event.instance, set[str]())
             is_producer = engine.started is not None and engine.started.ec_role == "producer"
             for identifier in event.free_encoder_mm_hashes if not is_producer else ():
                 yield Reached(f"{identifier} is evicted")
-                if identifier not in before:
+                if identifier not in self._held:
                     yield Broken(
                         f"step {event.step} lets workers drop {identifier}, which they do not have: the books differ",
                         (identifier,),
                     )
-        if isinstance(event, (StepPlanned, CacheReset)):
-            self._held[event.instance] = set(engine.resident)
+        self._held = set(engine.resident)
 
 
 def enc_cons(event: Event, engine: EngineState) -> Iterator[Finding]:

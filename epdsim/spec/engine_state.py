@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from epdsim.events import (
     Admitted,
     CacheReset,
+    EncoderFed,
     EngineStarted,
     Event,
+    Gathered,
     InputQueued,
     ItemInfo,
     PayloadsSent,
@@ -26,7 +28,19 @@ PAYLOADS = ("full", "address")
 """What stands for an item's payload, of the kinds that workers are sent."""
 
 STATE_EVENTS: frozenset[type[Event]] = frozenset(
-    {EngineStarted, RequestQueued, InputQueued, Admitted, PayloadsSent, Preempted, StepPlanned, StepYielded, CacheReset}
+    {
+        EngineStarted,
+        RequestQueued,
+        InputQueued,
+        Admitted,
+        PayloadsSent,
+        Preempted,
+        StepPlanned,
+        EncoderFed,
+        Gathered,
+        StepYielded,
+        CacheReset,
+    }
 )
 """Events from which the state of an engine follows."""
 
@@ -80,7 +94,8 @@ class EngineState:
         resident: Embeddings in the workers' encoder cache by identifier, once the last step's frees, loads and runs are done.
         plan: The last planned step.
         tells_tokens: Whether it tells what steps yield.
-        has_media: Whether it may hold or have been sent a media item: not so once it began, before the first one comes.
+        has_media: Whether it may hold or have been sent a media item: not so once it began, before the first one comes or it does
+            as if it had.
         beyond: What its events do not tell in full.
     """
 
@@ -108,10 +123,8 @@ class EngineState:
                 self._queue(event)
             case Admitted():
                 self._admit(event)
-            case PayloadsSent():
-                if (known := self.requests.get(event.request_id)) is not None:
-                    for index, kind in event.payloads.items():
-                        known.held[index] = kind
+            case PayloadsSent() | EncoderFed() | Gathered():
+                self._touch_media(event)
             case Preempted():
                 if (known := self.requests.get(event.request_id)) is not None:
                     known.is_running = False
@@ -126,6 +139,12 @@ class EngineState:
                 self.resident.clear()
             case _:
                 pass
+
+    def _touch_media(self, event: PayloadsSent | EncoderFed | Gathered) -> None:
+        self.has_media = True
+        if isinstance(event, PayloadsSent) and (known := self.requests.get(event.request_id)) is not None:
+            for index, kind in event.payloads.items():
+                known.held[index] = kind
 
     def _queue(self, event: RequestQueued | InputQueued) -> None:
         if isinstance(event, RequestQueued):
@@ -151,6 +170,8 @@ class EngineState:
 
     def _plan(self, event: StepPlanned) -> None:
         self.plan = event
+        if event.free_encoder_mm_hashes or event.ec_loads or event.scheduled_encoder_inputs:
+            self.has_media = True
         for request_id in event.finished:
             self.requests.pop(request_id, None)
         for identifier in event.free_encoder_mm_hashes:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from epdsim.events import Event
+from epdsim.events import EngineStarted, Event
 from epdsim.spec.engine_state import STATE_EVENTS, EngineState
 from epdsim.spec.property import Broken, Finding, Monitor, Property, Reached, Verdict
 
@@ -14,10 +14,33 @@ _Readers = tuple[bool, _Monitors, _Monitors]
 """Of a kind of events: whether the state of engines follows from it, who reads it, and who of these is asked without media."""
 
 
+@dataclass(slots=True)
+class _Sender:
+    """An instance that sends events, since it began.
+
+    Attributes:
+        monitors: All that judge it.
+        engine: Its state.
+        readers: Of those kinds of events that it has sent.
+    """
+
+    monitors: Sequence[tuple[Property, Verdict, Monitor]]
+    engine: EngineState = field(default_factory=EngineState)
+    readers: dict[type[Event], _Readers] = field(default_factory=dict[type[Event], _Readers])
+
+    def find_readers(self, kind: type[Event]) -> _Readers:
+        reading = [one for one in self.monitors if not one[0].reads or kind in one[0].reads]
+        readers = [(verdict, monitor, one.copes) for one, verdict, monitor in reading]
+        readers_of_text = [(verdict, monitor, one.copes) for one, verdict, monitor in reading if not one.of_media]
+        found = self.readers[kind] = kind in STATE_EVENTS, readers, readers_of_text
+        return found
+
+
 class Judge:
     """Folds the monitors of some properties over one run; it is a sink of events.
 
-    Events are looked at as they come and not kept, and each goes to those monitors only that read its kind.
+    Events are looked at as they come and not kept, and each goes to those monitors only that read its kind. What is said
+    of one engine is judged by monitors of its own, and by new ones when it begins again: what it held before it was lost is gone.
 
     Args:
         properties: Those without a monitor are passed over.
@@ -27,17 +50,24 @@ class Judge:
     """
 
     def __init__(self, properties: Iterable[Property]) -> None:
-        self._judged = [(one, Verdict(one.id), one.monitor()) for one in properties if one.monitor is not None]
-        self._readers: dict[type[Event], _Readers] = {}
-        self._engines: defaultdict[str, EngineState] = defaultdict(EngineState)
+        self._judged = [one for one in properties if one.monitor is not None]
+        self._verdicts = {one.id: Verdict(one.id) for one in self._judged}
+        self._of_the_run: Mapping[str, Monitor] = {
+            one.id: one.monitor() for one in self._judged if one.monitor is not None and one.level != "engine"
+        }
+        self._senders: dict[str, _Sender] = {}
         self.num_events = 0
 
     def __call__(self, event: Event) -> None:
         """Take one event."""
-        found = self._readers.get(event.__class__) or self._find_readers(event.__class__)
-        moves_state, readers, readers_of_text = found
+        sender = self._senders.get(event.instance)
+        if sender is None or event.__class__ is EngineStarted:
+            sender = self._senders[event.instance] = _Sender(list(self._monitors()))
+        moves_state, readers, readers_of_text = sender.readers.get(event.__class__) or sender.find_readers(
+            event.__class__
+        )
         if moves_state or readers:
-            engine = self._engines[event.instance]
+            engine = sender.engine
             if moves_state:
                 engine.take(event)
             for verdict, monitor, copes in readers if engine.has_media else readers_of_text:
@@ -50,12 +80,11 @@ class Judge:
                         self._note(verdict, finding)
         self.num_events += 1
 
-    def _find_readers(self, kind: type[Event]) -> _Readers:
-        reading = [one for one in self._judged if not one[0].reads or kind in one[0].reads]
-        readers = [(verdict, monitor, one.copes) for one, verdict, monitor in reading]
-        readers_of_text = [(verdict, monitor, one.copes) for one, verdict, monitor in reading if not one.of_media]
-        found = self._readers[kind] = kind in STATE_EVENTS, readers, readers_of_text
-        return found
+    def _monitors(self) -> Iterable[tuple[Property, Verdict, Monitor]]:
+        """Those of an instance that begins."""
+        for one in self._judged:
+            assert one.monitor is not None, "those without are passed over"
+            yield one, self._verdicts[one.id], self._of_the_run.get(one.id) or one.monitor()
 
     def _note(self, verdict: Verdict, finding: Finding) -> None:
         assert isinstance(finding, Broken), "there are two kinds of findings"
@@ -65,7 +94,7 @@ class Judge:
 
     def verdicts(self) -> dict[str, Verdict]:
         """What is known so far, by property."""
-        return {verdict.property_id: verdict for _, verdict, _ in self._judged}
+        return self._verdicts
 
 
 def judge(events: Iterable[Event], properties: Iterable[Property]) -> dict[str, Verdict]:

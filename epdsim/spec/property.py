@@ -76,7 +76,8 @@ class Property:
         evidence: Public defects that break it, and where the statement comes from.
         sometimes: The premise that a run must have reached.
         twin: The property, or the part of the statement, that says when too little is wrong too.
-        monitor: Makes its monitor; None while nothing judges it.
+        monitor: Makes its monitor, one for the run, or at level `"engine"` one for each engine from its beginning on; None when no
+            monitor judges it.
         reads: Kinds of events that its monitor looks at, all others are kept from it; empty for every kind.
         of_media: Whether it speaks of media items only, so that an engine that was never sent one cannot break it.
         stands_as: Tests that judge it where runs are compared as wholes, which no monitor of one run can, as `file::test`; the last

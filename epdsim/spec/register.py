@@ -20,7 +20,9 @@ from epdsim.spec import (
     strip_cost,
 )
 from epdsim.spec.ec_sync import EC_SYNC
+from epdsim.spec.identity import HASH_INJ, KEY_PARITY
 from epdsim.spec.property import Property
+from epdsim.spec.sessions import SES_EQ
 from epdsim.spec.splice import SPLICE_EQ
 
 FAMILIES: Mapping[str, tuple[str, Sequence[Property]]] = {
@@ -32,9 +34,9 @@ FAMILIES: Mapping[str, tuple[str, Sequence[Property]]] = {
     "content": ("KV content", content.PROPERTIES),
     "positions": ("Positions and splicing", (*positions.PROPERTIES, SPLICE_EQ)),
     "caches": ("Media caches", caches.PROPERTIES),
-    "identity": ("Identity", (*stated.IDENTITY, *handover.PROTO)),
+    "identity": ("Identity", (HASH_INJ, KEY_PARITY, *handover.PROTO)),
     "embeddings": ("Hand-over of embeddings and KV cache", (handover.EC_READY, EC_SYNC, handover.KV_HAND)),
-    "sessions": ("Sessions", stated.SESSIONS),
+    "sessions": ("Sessions", (SES_EQ,)),
     "broadcast": ("Broadcast and equivalences", stated.BROADCAST),
     "simulator": ("The simulator's own laws", simulator.PROPERTIES),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from epdsim.events import EncoderFed, EngineStarted, Event, Gathered, ItemInfo, StepPlanned, StepYielded
+from epdsim.events import EncoderFed, Event, Gathered, ItemInfo, StepPlanned, StepYielded
 from epdsim.spec.encoder import gathers
 from epdsim.spec.engine_state import PAYLOADS, EngineState
 from epdsim.spec.property import Broken, Finding, Property, Reached
@@ -21,35 +21,32 @@ class SpliceEq:
     """SPLICE-EQ."""
 
     def __init__(self) -> None:
-        self._to_come: dict[str, set[tuple[str, int]]] = {}
-        self._lost: set[str] = set()
+        self._to_come = set[tuple[str, int]]()
+        self._is_lost = False
 
     def __call__(self, event: Event, engine: EngineState) -> Iterator[Finding]:
         """Compare what each chunk takes with what stands there, and look at the end of a step whether anything is missing."""
-        instance = event.instance
         match event:
-            case EngineStarted():
-                self._lost.discard(instance)
             case StepPlanned() if engine.started is not None and engine.started.has_workers:
-                self._to_come[instance] = set(gathers(event, engine))
+                self._to_come = set(gathers(event, engine))
             case EncoderFed():
                 # Without pixels a worker ends: STRIP-AVAIL.
                 if event.payload not in PAYLOADS:
-                    self._lost.add(instance)
+                    self._is_lost = True
             case Gathered():
-                self._to_come.get(instance, set[tuple[str, int]]()).discard((event.request_id, event.index))
+                self._to_come.discard((event.request_id, event.index))
                 if not event.is_resident:
                     # As it does without the entry: ENC-HIT.
-                    self._lost.add(instance)
+                    self._is_lost = True
                 elif event.places:
                     yield from _judged(event, engine)
             case StepYielded():
-                for request_id, index in sorted(self._to_come.pop(instance, ())):
-                    if instance not in self._lost:
-                        yield Broken(
-                            f"step {event.step} computes tokens of item {index} of {request_id}, and nothing is spliced in",
-                            (request_id,),
-                        )
+                for request_id, index in () if self._is_lost else sorted(self._to_come):
+                    yield Broken(
+                        f"step {event.step} computes tokens of item {index} of {request_id}, and nothing is spliced in",
+                        (request_id,),
+                    )
+                self._to_come.clear()
             case _:
                 pass
 
@@ -87,7 +84,7 @@ SPLICE_EQ = Property(
     ),
     twin="ENC-HIT",
     monitor=SpliceEq,
-    reads=(EngineStarted, StepPlanned, EncoderFed, Gathered, StepYielded),
+    reads=(StepPlanned, EncoderFed, Gathered, StepYielded),
     exempt={
         "recorded": "recordings of schedules tell no worker",
         "simulated": "a fleet has no workers, only what they are sent",

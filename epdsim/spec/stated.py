@@ -11,30 +11,6 @@ def _stated(
     return Property(identifier, sentence, why, level, evidence=evidence, not_judged=not_judged, twin=twin)
 
 
-IDENTITY = (
-    _stated(
-        "HASH-INJ",
-        "The media hash is injective over bytes, shape, dtype, mode and processing options.",
-        "Two pictures share a hash, and one gets the other's answer.",
-        "protocol",
-        "the model takes hashes as given",
-        "dynamo PR 8341",
-        "sglang PR 36595",
-        "vLLM issue 55547",
-    ),
-)
-SESSIONS = (
-    _stated(
-        "SES-EQ",
-        "A streamed session ends in the same state as one request with the whole prompt.",
-        "A session's blocks are found under the keys of a prompt that it no longer has.",
-        "engine",
-        "events do not tell which output a turn keeps; tested in tests/property/test_scheduler_session_laws.py",
-        "vLLM PR 49448",
-        "vLLM issue 42489",
-        "sglang PR 33716",
-    ),
-)
 BROADCAST = (
     _stated(
         "TP-SAME",

@@ -26,36 +26,41 @@ class TokCons:
     """TOK-CONS."""
 
     def __init__(self) -> None:
-        self._next: dict[tuple[str, str], int] = {}
-        self._resumed: set[tuple[str, str]] = set()
+        self._next: dict[str, int] = {}
+        self._resumed = set[str]()
 
     def __call__(self, event: Event, engine: EngineState) -> Iterator[Finding]:
         """Follow each request from admission to admission, and the budgets of each step."""
         if isinstance(event, Admitted):
-            self._next[event.instance, event.request_id] = event.num_computed_tokens
+            self._next[event.request_id] = event.num_computed_tokens
             if event.resumed:
-                self._resumed.add((event.instance, event.request_id))
+                self._resumed.add(event.request_id)
         elif isinstance(event, StepPlanned):
             for request_id in event.finished:
-                self._next.pop((event.instance, request_id), None)
-                self._resumed.discard((event.instance, request_id))
+                self._next.pop(request_id, None)
+            self._resumed.difference_update(event.finished)
             yield from self._positions(event, engine)
             yield from _budgets(event, engine)
 
     def _positions(self, event: StepPlanned, engine: EngineState) -> Iterator[Finding]:
         for request_id, count in event.num_scheduled_tokens.items():
-            key, start = (event.instance, request_id), event.num_computed_tokens.get(request_id)
-            if start is None or key not in self._next:
+            start = event.num_computed_tokens.get(request_id)
+            if start is None:
                 continue
-            if key in self._resumed:
+            if request_id not in self._next:
+                if engine.started is not None:
+                    told = f"step {event.step} computes {request_id}, which this engine has not admitted since it began"
+                    yield Broken(told, (request_id,))
+                continue
+            if request_id in self._resumed:
                 yield Reached(f"{request_id} computes after it was preempted")
-            if start != self._next[key]:
+            if start != self._next[request_id]:
                 yield Broken(
                     f"step {event.step} computes {request_id} from token {start} on, and the steps before it came to "
-                    f"{self._next[key]}",
+                    f"{self._next[request_id]}",
                     (request_id,),
                 )
-            end = self._next[key] = start + count
+            end = self._next[request_id] = start + count
             known = engine.requests.get(request_id)
             if known is not None and engine.tells_tokens and end > known.num_known:
                 yield Broken(
@@ -150,22 +155,21 @@ class LiveProg:
     """LIVE-PROG."""
 
     def __init__(self) -> None:
-        self._idle: dict[str, int] = {}
-        self._alive: dict[str, list[str]] = {}
+        self._idle = 0
+        self._alive: list[str] = []
 
     def __call__(self, event: Event, engine: EngineState) -> Iterator[Finding]:
         """Count steps without a token, and look who is left at the end."""
         match event:
             case RequestQueued() | RequestAborted():
-                self._idle[event.instance] = 0
+                self._idle = 0
             case StepYielded():
-                self._alive[event.instance] = [*event.running, *event.waiting]
+                self._alive = [*event.running, *event.waiting]
                 if event.running and event.waiting:
                     yield Reached("somebody waits while others run")
             case StepPlanned():
-                idle = 0 if event.num_scheduled_tokens else self._idle.get(event.instance, 0) + 1
-                self._idle[event.instance] = idle
-                alive = self._alive.get(event.instance, [])
+                idle = self._idle = 0 if event.num_scheduled_tokens else self._idle + 1
+                alive = self._alive
                 # What is beyond the events may let it wait rightly: for an input, a transfer, the end of a pause.
                 if idle == MOST_IDLE_STEPS and alive and (engine.started is None or not engine.started.beyond):
                     yield Broken(
@@ -185,20 +189,19 @@ class LiveDone:
     """LIVE-DONE: everybody ends once, with what was asked for."""
 
     def __init__(self) -> None:
-        self._ended: set[tuple[str, str]] = set()
+        self._ended = set[str]()
 
     def __call__(self, event: Event, engine: EngineState) -> Iterator[Finding]:
         """Count outputs of what ends."""
         if isinstance(event, RequestQueued):
-            self._ended.discard((event.instance, event.request_id))
+            self._ended.discard(event.request_id)
         elif isinstance(event, StepPlanned):
-            self._ended.difference_update((event.instance, request_id) for request_id in event.finished)
+            self._ended.difference_update(event.finished)
         if not isinstance(event, (RequestFinished, RequestFailed)) or engine.started is None:
             return
-        key = event.instance, event.request_id
-        if key in self._ended:
+        if event.request_id in self._ended:
             yield Broken(f"{event.request_id} ends a second time", (event.request_id,))
-        self._ended.add(key)
+        self._ended.add(event.request_id)
         known = engine.requests.get(event.request_id)
         if known is None or isinstance(event, RequestFailed):
             return

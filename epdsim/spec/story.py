@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from epdsim.events import (
     Admitted,
+    BlocksKeyed,
     CacheReset,
     EngineDied,
     EngineStopped,
@@ -19,6 +20,7 @@ from epdsim.events import (
     InputQueued,
     ItemInfo,
     ItemsMerged,
+    MediaHashed,
     PositionsComputed,
     Preempted,
     RequestAborted,
@@ -30,6 +32,7 @@ from epdsim.events import (
     StepYielded,
     TablesRendered,
 )
+from epdsim.spec.identity import hashed_lines, keyed_line
 from epdsim.spec.positions import positions_line
 from epdsim.spec.property import Verdict
 from epdsim.spec.story_caches import cache_lines
@@ -241,6 +244,10 @@ def _protocol_lines(events: Sequence[Event]) -> Iterator[str]:
                 yield f"the strip sends {sent or 'nothing'}"
             case PositionsComputed():
                 yield positions_line(event)
+            case MediaHashed():
+                yield from hashed_lines(event)
+            case BlocksKeyed():
+                yield keyed_line(event)
             case _:
                 pass
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from epdsim.events import (
     Admitted,
-    EngineStarted,
     Event,
     PayloadsSent,
     StepPlanned,
@@ -36,16 +35,14 @@ class StripLate:
     """STRIP-LATE."""
 
     def __init__(self) -> None:
-        self._sent: dict[str, list[tuple[str, int]]] = {}
+        self._sent: list[tuple[str, int]] = []
 
     def __call__(self, event: Event, engine: EngineState) -> Iterator[Finding]:
         """Look whether each payload comes with the step that encodes its item."""
         if engine.started is None or not engine.started.sends_late:
             return
-        sent = self._sent.setdefault(event.instance, [])
+        sent = self._sent
         match event:
-            case EngineStarted():
-                sent.clear()
             case Admitted():
                 sent += [(event.request_id, index) for index, kind in enumerate(event.payloads) if kind == "full"]
             case PayloadsSent():
@@ -91,7 +88,7 @@ PROPERTIES = (
         evidence=("vLLM PR 54994",),
         twin="STRIP-AVAIL",
         monitor=StripLate,
-        reads=(EngineStarted, Admitted, PayloadsSent, StepPlanned),
+        reads=(Admitted, PayloadsSent, StepPlanned),
         exempt={
             "recorded": "no release sends payloads late",
             "simulated": "no fleet of the quick lane sends payloads late",

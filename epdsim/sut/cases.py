@@ -27,6 +27,7 @@ from epdsim.core.items import (
 from epdsim.core.prompt import TokenPrompt
 from epdsim.core.slots import Rendered
 from epdsim.sut.cache_cases import MirrorCase, RingCase
+from epdsim.sut.identity_cases import HashCase, KeyCase
 from epdsim.sut.position_cases import PositionCase
 from epdsim.sut.schedule_records import RecordedWorkload
 
@@ -132,7 +133,7 @@ class EngineCase(msgspec.Struct, frozen=True, omit_defaults=True, tag="engine"):
     workload: RecordedWorkload
 
 
-Case = RenderCase | CheckCase | StripCase | EngineCase | MirrorCase | RingCase | PositionCase
+Case = RenderCase | CheckCase | StripCase | EngineCase | MirrorCase | RingCase | PositionCase | HashCase | KeyCase
 
 _decoder: msgspec.json.Decoder[Case] = msgspec.json.Decoder(Case)
 

@@ -23,6 +23,7 @@ from epdsim.events import (
     TablesRendered,
 )
 from epdsim.sut.cache_cases import MirrorCase, RingCase
+from epdsim.sut.caches import CachesUnderTest
 from epdsim.sut.cases import (
     Case,
     CaseField,
@@ -35,8 +36,10 @@ from epdsim.sut.cases import (
     rendered_of,
     spans_of,
 )
+from epdsim.sut.identity_cases import HashCase, KeyCase
 from epdsim.sut.position_cases import PositionCase
 from epdsim.sut.probe_caches import play_mirror, play_ring
+from epdsim.sut.probe_identity import ask_hashes, ask_keys
 from epdsim.sut.probe_positions import ask_positions
 from epdsim.sut.systems import ProtocolUnderTest, SystemUnderTest
 from epdsim.sut.told import tell_play
@@ -51,33 +54,11 @@ def put(case: Case, system: SystemUnderTest, sink: Sink) -> None:
     Raises:
         InputError: The system lacks what the case is put to.
     """
-    if isinstance(case, EngineCase):
-        if system.engine is None:
-            raise InputError(f"system {system.title}", "it has no engine")
-        tell_play(case.workload, system.play, system.title, sink)
-        return
-    if isinstance(case, PositionCase):
-        if system.positions is None:
-            raise InputError(f"system {system.title}", "it computes no positions")
-        ask_positions(case, system.positions, sink)
-        return
-    if isinstance(case, MirrorCase | RingCase):
-        if system.caches is None:
-            raise InputError(f"system {system.title}", "it has no media caches")
-        if isinstance(case, MirrorCase):
-            play_mirror(case, system.caches.mirror(case.capacity_bytes), sink)
-        else:
-            ring = system.caches.ring(case.size_bytes, case.max_object_bytes, case.num_readers)
-            play_ring(case, ring, sink)
-        return
-    if system.protocol is None:
-        raise InputError(f"system {system.title}", "it has no functions of the protocol")
-    if isinstance(case, RenderCase):
-        _render(case, system.protocol, sink)
-    elif isinstance(case, CheckCase):
-        _check(case, system.protocol, sink)
-    else:
-        _strip(case, system.protocol, sink)
+    level, lacking, ask = _WAYS[type(case)]
+    asked = getattr(system, level)
+    if asked is None:
+        raise InputError(f"system {system.title}", f"it {lacking}")
+    ask(case, asked, system, sink)
 
 
 def events_of(case: Case, system: SystemUnderTest) -> list[Event]:
@@ -348,3 +329,35 @@ def _stripped(one: MediaFeature) -> StrippedItem:
     fields = None if one.data is None else list(one.data.fields)
     keep = [] if one.data is None else [name for name, field in one.data.fields.items() if field.keep_on_cpu]
     return StrippedItem(one.identifier, _span(one.position), fields, keep)
+
+
+def _play(case: EngineCase, _engine: object, system: SystemUnderTest, sink: Sink) -> None:
+    tell_play(case.workload, system.play, system.title, sink, sessions=system.sessions)
+
+
+def _mirror(case: MirrorCase, caches: CachesUnderTest, sink: Sink) -> None:
+    play_mirror(case, caches.mirror(case.capacity_bytes), sink)
+
+
+def _ring(case: RingCase, caches: CachesUnderTest, sink: Sink) -> None:
+    play_ring(case, caches.ring(case.size_bytes, case.max_object_bytes, case.num_readers), sink)
+
+
+def _plainly(ask: Callable[[Any, Any, Sink], None]) -> Callable[[Any, Any, SystemUnderTest, Sink], None]:
+    """Of what is asked of a part of a system alone."""
+    return lambda case, asked, _system, sink: ask(case, asked, sink)
+
+
+_NO_PROTOCOL = "has no functions of the protocol"
+_WAYS: Mapping[type, tuple[str, str, Callable[[Any, Any, SystemUnderTest, Sink], None]]] = {
+    EngineCase: ("engine", "has no engine", _play),
+    PositionCase: ("positions", "computes no positions", _plainly(ask_positions)),
+    HashCase: ("identity", "computes no hashes", _plainly(ask_hashes)),
+    KeyCase: ("identity", "computes no block keys", _plainly(ask_keys)),
+    MirrorCase: ("caches", "has no media caches", _plainly(_mirror)),
+    RingCase: ("caches", "has no media caches", _plainly(_ring)),
+    RenderCase: ("protocol", _NO_PROTOCOL, _plainly(_render)),
+    CheckCase: ("protocol", _NO_PROTOCOL, _plainly(_check)),
+    StripCase: ("protocol", _NO_PROTOCOL, _plainly(_strip)),
+}
+"""By kind of case: the part of a system that it is put to, what a system without that lacks, and how it is put."""

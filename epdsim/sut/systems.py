@@ -17,10 +17,12 @@ from epdsim.core.releases.dialects import named
 from epdsim.core.rules import Dialect
 from epdsim.core.slots import Rendered
 from epdsim.sut.caches import CachesUnderTest, ReferenceCaches
+from epdsim.sut.probe_identity import IdentityUnderTest, ReferenceIdentity
 from epdsim.sut.probe_positions import PositionsUnderTest, ReferencePositions
 from epdsim.sut.schedule_ec import FarSide
 from epdsim.sut.schedule_play import Engine, Play
 from epdsim.sut.schedule_records import RecordedWorkload
+from epdsim.sut.sessions import ReferenceSessions, SessionsUnderTest
 
 GROUP = "epdsim.sut"
 """Entry-point group of systems of others."""
@@ -71,6 +73,8 @@ class SystemUnderTest:
         protocol: Its functions of the protocol; None when it has none.
         caches: Its media caches; None when it has none.
         positions: Its positions; None when it computes none.
+        identity: Its hashes and keys; None when it computes none.
+        sessions: Reads what sessions of its engine hold; None when nothing does.
     """
 
     name: str
@@ -80,6 +84,8 @@ class SystemUnderTest:
     protocol: ProtocolUnderTest | None = None
     caches: CachesUnderTest | None = None
     positions: PositionsUnderTest | None = None
+    identity: IdentityUnderTest | None = None
+    sessions: SessionsUnderTest | None = None
 
     @property
     def title(self) -> str:
@@ -113,15 +119,19 @@ def reference_of(rules: Dialect) -> SystemUnderTest:
         ReferenceProtocol(rules),
         ReferenceCaches(rules),
         ReferencePositions(rules),
+        ReferenceIdentity(rules),
+        ReferenceSessions(),
     )
 
 
 def vllm(dialect: str | None = None) -> SystemUnderTest:
     """The installed release of vLLM."""
     from epdsim.sut.vllm import (  # noqa: PLC0415 - as above
+        VllmSessions,
         installed_version,
         vllm_caches,
         vllm_engine,
+        vllm_identity,
         vllm_positions,
         vllm_protocol,
     )
@@ -131,7 +141,17 @@ def vllm(dialect: str | None = None) -> SystemUnderTest:
             f"dialect {dialect!r} of vllm", "a real release has no dialect", "install the release that is meant"
         )
     version = installed_version()
-    return SystemUnderTest("vllm", version, version, vllm_engine(), vllm_protocol(), vllm_caches(), vllm_positions())
+    return SystemUnderTest(
+        "vllm",
+        version,
+        version,
+        vllm_engine(),
+        vllm_protocol(),
+        vllm_caches(),
+        vllm_positions(),
+        vllm_identity(),
+        VllmSessions(),
+    )
 
 
 _OWN: Mapping[str, MakeSystem] = {"reference": reference, "vllm": vllm}

@@ -31,6 +31,7 @@ from epdsim.events import (
 from epdsim.sut.schedule_play import Play
 from epdsim.sut.schedule_records import RecordedConfig, RecordedItem, RecordedRequest, RecordedUpdate, RecordedWorkload
 from epdsim.sut.schedule_workers import Worked
+from epdsim.sut.sessions import SessionsUnderTest, SessionTeller
 
 INSTANCE = "engine-0"
 MOST_STEPS = 600
@@ -207,6 +208,7 @@ def tell_play(
     system: str,
     sink: Sink,
     most_steps: int | None = None,
+    sessions: SessionsUnderTest | None = None,
 ) -> None:
     """Play a workload to an engine until everybody has been served, and tell what it decides.
 
@@ -218,6 +220,7 @@ def tell_play(
         system: Whose it is, in words.
         sink: Takes the events.
         most_steps: Where to stop at the latest; by default `MOST_STEPS` and a step for each token that is asked for.
+        sessions: Reads what sessions hold, which is then told too.
     """
     play = make_play(workload)
     teller = StepTeller(workload, system, sink, has_workers=play.has_workers)
@@ -234,6 +237,7 @@ def tell_play(
         tokens += fresh
         return fresh
 
+    held = None if sessions is None else SessionTeller(workload, play.engine, sessions)
     num_drafts = workload.config.num_speculative_tokens
     alive: list[str] = []
     number = num_idle = 0
@@ -248,6 +252,8 @@ def tell_play(
             sink(EngineDied(number, INSTANCE, f"{type(error).__name__}: {error}"))
             return
         teller.after(number, step)
+        for seen in held.seen(number, INSTANCE) if held is not None else ():
+            sink(seen)
         num_idle = 0 if step["num_scheduled_tokens"] or number < latest else num_idle + 1
         number += 1
         alive = [*step["running"], *step["waiting"]]

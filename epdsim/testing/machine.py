@@ -13,15 +13,16 @@ from hypothesis import seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import HypothesisWarning
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from msgspec.structs import replace
 
 from epdsim.events import EngineDied, Event
 from epdsim.sut.cases import EngineCase
 from epdsim.sut.schedule_play import Play
-from epdsim.sut.schedule_records import RecordedConfig, RecordedItem, RecordedRequest, RecordedWorkload
+from epdsim.sut.schedule_records import RecordedItem, RecordedRequest, RecordedWorkload
 from epdsim.sut.systems import SystemUnderTest
 from epdsim.sut.told import INSTANCE, MOST_STEPS, StepTeller, next_token
 from epdsim.testing.hunt import Collector, Exploration, quiet_settings
-from epdsim.testing.workloads import PLACEHOLDER
+from epdsim.testing.workloads import PLACEHOLDER, cramped
 
 MOST_REQUESTS = 8
 STEP_COUNT = 14
@@ -50,27 +51,18 @@ class EngineMachine(RuleBasedStateMachine):
     )
     def begin(self, runner: str, usable: int, largest: int, budget: int, is_async: bool) -> None:
         """An engine of few blocks and an encoder cache of one item."""
-        config = RecordedConfig(
-            vllm=self.system.release,
-            mode="machine",
-            seed=0,
+        plain = cramped(
+            self.system.release,
+            "machine",
+            runner=runner,
             block_size=4,
-            num_gpu_blocks=usable + 1,
-            max_num_batched_tokens=budget,
-            max_num_seqs=3,
-            encoder_cache_size=largest,
-            max_num_encoder_input_tokens=largest,
-            max_tokens_per_mm_item=largest,
-            enable_prefix_caching=True,
-            policy="fcfs",
-            async_scheduling=is_async,
-            model_runner=runner,
-            uses_mrope=False,
-            disable_chunked_mm_input=False,
-            scheduler_reserve_full_isl=False,
-            long_prefill_token_threshold=0,
-            max_model_len=512,
+            usable=usable,
+            budget=budget,
+            seqs=3,
+            largest=largest,
+            length=512,
         )
+        config = replace(plain, async_scheduling=is_async)
         self.slots = usable * 4
         self.number = 0
         self.alive: list[str] = []

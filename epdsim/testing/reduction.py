@@ -17,11 +17,13 @@ from epdsim.events import Event
 from epdsim.spec import Judge, Property
 from epdsim.sut.cache_cases import MirrorCase, RingCase
 from epdsim.sut.cases import Case, CaseField, CaseItem, CheckCase, EngineCase, RenderCase, StripCase
+from epdsim.sut.identity_cases import HashCase, KeyCase
 from epdsim.sut.position_cases import PositionCase
 from epdsim.sut.probe import put
 from epdsim.sut.systems import SystemUnderTest
 from epdsim.testing.failures import Found
 from epdsim.testing.smaller_caches import MIRROR_STEPS, RING_STEPS
+from epdsim.testing.smaller_identity import HASH_STEPS, KEY_STEPS
 from epdsim.testing.smaller_workloads import WORKLOAD_STEPS, has_valid_settings, workload_size
 
 C = TypeVar("C")
@@ -212,5 +214,7 @@ _STEPS: dict[type, Sequence[Callable[[Any], Iterator[Case]]]] = {
     MirrorCase: MIRROR_STEPS,
     RingCase: RING_STEPS,
     PositionCase: (_fewer_ways, _fewer_positioned),
+    HashCase: (_fewer_items, *HASH_STEPS),
+    KeyCase: (_fewer_items, *KEY_STEPS),
     EngineCase: tuple(map(_of_workload, WORKLOAD_STEPS)),
 }

@@ -52,6 +52,54 @@ class Traits:
     strip: str = "admission"
 
 
+def cramped(
+    release: str,
+    mode: str,
+    *,
+    runner: str,
+    block_size: int,
+    usable: int,
+    budget: int,
+    seqs: int,
+    largest: int,
+    length: int,
+) -> RecordedConfig:
+    """Settings of an engine with few blocks and an encoder cache of one item, all else as it is by default.
+
+    Args:
+        release: vLLM's.
+        mode: Who made the workload.
+        runner: The workers' model runner.
+        block_size: Tokens of a block.
+        usable: Blocks that requests can have.
+        budget: Tokens of a step.
+        seqs: Requests of a step.
+        largest: Embeddings of the largest item.
+        length: Tokens of the longest sequence (`max_model_len`).
+    """
+    return RecordedConfig(
+        vllm=release,
+        mode=mode,
+        seed=0,
+        block_size=block_size,
+        num_gpu_blocks=usable + 1,
+        max_num_batched_tokens=budget,
+        max_num_seqs=seqs,
+        encoder_cache_size=largest,
+        max_num_encoder_input_tokens=largest,
+        max_tokens_per_mm_item=largest,
+        enable_prefix_caching=True,
+        policy="fcfs",
+        async_scheduling=False,
+        model_runner=runner,
+        uses_mrope=False,
+        disable_chunked_mm_input=False,
+        scheduler_reserve_full_isl=False,
+        long_prefill_token_threshold=0,
+        max_model_len=length,
+    )
+
+
 @dataclass(slots=True)
 class _Prompt:
     """Tokens and items of a prompt in the making."""

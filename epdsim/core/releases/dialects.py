@@ -16,6 +16,7 @@ from epdsim.core.ec import gate, pull, push, read, serve
 from epdsim.core.errors import InputError
 from epdsim.core.kv import blocks
 from epdsim.core.releases.deviation import FIRST, LAST, Deviation
+from epdsim.core.releases.identity import IDENTITY_DEVIATIONS
 from epdsim.core.releases.loads import LOAD_DEVIATIONS
 from epdsim.core.releases.media import MEDIA_DEVIATIONS
 from epdsim.core.rules import IDEAL, Dialect, Replacement
@@ -358,6 +359,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
         drafters.passed_ahead,
         "entries are held for as many tokens more as the drafter reads ahead (seen in 0.32.0, taken for all; vLLM PR 46315)",
     ),
+    *IDENTITY_DEVIATIONS,
     *LOAD_DEVIATIONS,
     *MEDIA_DEVIATIONS,
 )

@@ -180,14 +180,15 @@ def _kept(judging, names):
     """Books of monitors and engines in which a request that has ended still stands."""
     books = [
         (
-            f"{verdict.property_id} {field}",
+            f"{one.id} {field}",
             {part for key in book for part in (key if isinstance(key, tuple) else (key,))},
         )
-        for _, verdict, monitor in judging._judged
+        for sender in judging._senders.values()
+        for one, _, monitor in sender.monitors
         for field, book in getattr(monitor, "__dict__", {}).items()
         if isinstance(book, (dict, set))
     ]
-    books += [(name, set(engine.requests)) for name, engine in judging._engines.items()]
+    books += [(name, set(sender.engine.requests)) for name, sender in judging._senders.items()]
     return [told for told, keys in books if keys & names]
 
 
