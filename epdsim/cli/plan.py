@@ -19,6 +19,13 @@ def plan(
     check: Annotated[
         bool, typer.Option("--check", help="Run the answer once more under the settings of plan.check.")
     ] = False,
+    curves: Annotated[
+        bool,
+        typer.Option(
+            "--curves",
+            help="Run the answer and the fleets next to it under half to twice the load, and under the settings of plan.what_if.",
+        ),
+    ] = False,
     judge: Annotated[
         bool,
         typer.Option(
@@ -40,7 +47,7 @@ def plan(
     The exit code is 1 when the check misses it or a run breaks a property, 2 when the file cannot be used or no fleet within its
     bounds meets it.
     """
-    from epdsim.scenario.plan_session import run_plan
+    from epdsim.scenario.plan_session import Wanted, run_plan
     from epdsim.scenario.sweep import Sweep
 
     holds = run_plan(
@@ -49,7 +56,7 @@ def plan(
         sweep=Sweep(processes, store, is_judged=judge),
         seed=seed,
         html=html,
-        wants_check=check,
+        wants=Wanted(check, curves),
         as_json=as_json,
     )
     raise typer.Exit(0 if holds else 1)

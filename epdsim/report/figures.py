@@ -54,6 +54,24 @@ class DrawnFleet:
     kind: Literal["answer", "all", "stretch"]
 
 
+@dataclass(frozen=True, slots=True)
+class DrawnCurve:
+    """A fleet under several loads.
+
+    Attributes:
+        name: Its instances by pool, and what it is.
+        gpus: What it costs.
+        most_req_s: Highest offered rate that meets the level; 0 for none.
+        points: Offered rate, and rate of the requests that are served within the bounds.
+    """
+
+    name: str
+    gpus: float
+    most_req_s: float
+    points: Sequence[tuple[float, float]]
+    is_answer: bool = False
+
+
 def check_installed() -> None:
     """See that figures can be drawn, before the work that they show.
 
@@ -189,6 +207,46 @@ def fleets(tried: Sequence[DrawnFleet]) -> str:
     axes.set_ylabel("worst figure / its bound")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return _svg(figure)
+
+
+def goodput_curves(curves: Sequence[DrawnCurve]) -> str:
+    """Requests served within the bounds against requests offered, a line per fleet; on the diagonal all of them are."""
+    figure = _figure(2.2, 3.6)
+    axes: Axes = figure.subplots()
+    most = max(offered for curve in curves for offered, _ in curve.points)
+    axes.plot([0, most], [0, most], color="#a3162a", linewidth=1.0, linestyle="--", label="all that are offered")
+    for curve in curves[:MOST_LINES]:
+        offered, good = zip(*curve.points, strict=True)
+        width = 2.4 if curve.is_answer else 1.2
+        axes.plot(offered, good, marker="o", markersize=3, linewidth=width, label=curve.name)
+    axes.set_xlabel("offered, requests/s")
+    axes.set_ylabel("served within the bounds, requests/s")
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(left=0)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return _svg(figure)
+
+
+def pareto(curves: Sequence[DrawnCurve]) -> str:
+    """Fleets by GPUs and by the highest rate that they bear; the line joins those that no cheaper one beats."""
+    figure = _figure(2.2, 3.6)
+    axes: Axes = figure.subplots()
+    frontier: list[DrawnCurve] = []
+    for curve in sorted(curves, key=lambda one: (one.gpus, -one.most_req_s)):
+        if not frontier or curve.most_req_s > frontier[-1].most_req_s:
+            frontier.append(curve)
+    axes.step([one.gpus for one in frontier], [one.most_req_s for one in frontier], where="post", color="#8a94a6")
+    for curve in curves:
+        marker, colour, size = ("*", "#17652f", 170) if curve.is_answer else ("o", "#2a5db0", 34)
+        axes.scatter([curve.gpus], [curve.most_req_s], s=size, c=colour, marker=marker, zorder=3)
+        axes.annotate(curve.name, (curve.gpus, curve.most_req_s), (5, 4), textcoords="offset points", fontsize=7)
+    axes.set_xlabel("GPUs")
+    axes.set_ylabel("highest rate that meets\nthe level, requests/s")
+    axes.set_ylim(0, 1.15 * max(1e-9, *(one.most_req_s for one in curves)))
+    axes.margins(x=0.25)
+    axes.grid(alpha=0.3)
     return _svg(figure)
 
 

@@ -15,7 +15,7 @@ from epdsim.scenario.goodput import find_goodput
 from epdsim.scenario.loader import Scenario, load_scenario
 from epdsim.scenario.points import Point
 from epdsim.scenario.runner import RunResult, build_point, run_point
-from epdsim.scenario.slo import Missed, SloGuard, SloMissedError, missed
+from epdsim.scenario.slo import GoodCounter, Missed, SloGuard, SloMissedError, missed
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,7 @@ class Job:
         num_requests: Measured requests of the workload, for giving the run up as soon as a bound cannot hold; 0 runs it to its end.
         stretch_s: From and to, in seconds: run that stretch of the workload only. Bounds are then judged by `num_requests`, the
             number in all of it: what is missed is missed by the stretch alone.
+        load: Have the requests come so many times as fast.
         at_goodput: Search the highest rate that meets `slo`, as the file's `goodput` says, and run at that one.
         is_judged: Let the monitors of the properties judge the run.
         wants_picture: Keep what a report draws of it.
@@ -45,6 +46,7 @@ class Job:
     slo: Mapping[str, float] = field(default_factory=dict[str, float])
     num_requests: int = 0
     stretch_s: tuple[float, float] | None = None
+    load: float = 1.0
     at_goodput: bool = False
     is_judged: bool = False
     wants_picture: bool = False
@@ -106,21 +108,25 @@ def run_job(job: Job, scenario: Scenario | None = None, listeners: Listeners = S
     loaded = scenario or loaded_once(job.path, job.overrides)
     if job.at_goodput:
         return _run_at_goodput(job, loaded, listeners)
-    guards = [SloGuard(job.slo, job.num_requests)] if job.num_requests else []
+    guard = SloGuard(job.slo, job.num_requests) if job.num_requests else None
+    counter = GoodCounter(job.slo) if job.slo else None
     try:
         run = run_point(
             loaded,
             job.point,
             job.seed,
             job.constants,
-            [*guards, *listeners.sinks_for(job.point)],
+            [*(one for one in (guard, counter) if one is not None), *listeners.sinks_for(job.point)],
             wants_detail=listeners.wants_detail,
             is_judged=job.is_judged,
             wants_picture=job.wants_picture,
             stretch_s=job.stretch_s,
+            load=job.load,
         )
     except SloMissedError as error:
         return JobResult(None, (error.missed,))
+    if counter is not None:
+        run = replace(run, num_good=counter.num_good)
     return JobResult(run, missed(run.metrics, {} if job.stretch_s else job.slo))
 
 

@@ -13,6 +13,8 @@ from epdsim.report.html import Report, ReportSection
 from epdsim.report.table import TextTable, summary_rows
 from epdsim.scenario.judged import summary
 from epdsim.scenario.loader import Scenario
+from epdsim.scenario.plan_curves import drawn as drawn_curves
+from epdsim.scenario.plan_curves import surroundings_tables
 from epdsim.scenario.plan_tables import Answer, answer_table, assumptions, sentences, sizes
 from epdsim.scenario.planning import Plan, Trial
 from epdsim.scenario.points import described, metric
@@ -21,6 +23,8 @@ _FLEETS = (
     "Each fleet by its GPUs, and its worst figure against the bound of it: below 1 it meets the level. On the busiest stretch "
     "alone a fleet may be above and still meet it on all of the traffic."
 )
+
+_PARETO = "The answer and the fleets next to it: what one instance more or less of each kind brings."
 
 
 def plan_report(scenario: Scenario, seed: int, answers: Sequence[Answer]) -> Report:
@@ -52,7 +56,8 @@ def _told(one: Answer) -> str:
 def _answer_tables(one: Answer) -> list[TextTable]:
     assert one.drawn is not None, "who wants a page has the answer drawn"
     title = f"{_told(one)}the answer {_where(one)}"
-    return [TextTable(title, ["figure", "value"], summary_rows(one.drawn.metrics))]
+    around = surroundings_tables(one.around, _told(one)) if one.around else []
+    return [TextTable(title, ["figure", "value"], summary_rows(one.drawn.metrics)), *around]
 
 
 def _sections(one: Answer, slo: Mapping[str, float]) -> list[ReportSection]:
@@ -60,7 +65,10 @@ def _sections(one: Answer, slo: Mapping[str, float]) -> list[ReportSection]:
     assert one.drawn.picture is not None, "it was asked for"
     told, drawn = _told(one), DrawnRun("", one.drawn.metrics, one.drawn.picture)
     fleets = [_drawn(trial, one.plan, slo) for trial in one.plan.trials]
+    around = drawn_curves(one.around.curves) if one.around else []
+    loads = [("", figures.goodput_curves(around)), (_PARETO, figures.pareto(around))] if around else []
     return [
+        *([ReportSection(f"{told}under more and less load, {_where(one)}", loads)] if loads else []),
         ReportSection(f"{told}fleets that were tried", [(_FLEETS, figures.fleets(fleets))]),
         ReportSection(f"{told}latency of the answer {_where(one)}", [("", figures.latency_cdf([drawn]))]),
         ReportSection(f"{told}where its TTFT goes", [("", figures.ttft_stages([drawn]))]),

@@ -6,12 +6,13 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
+from epdsim.core.errors import InputError
 from epdsim.core.files import check_apart, check_place
 from epdsim.report.figures import check_installed
 from epdsim.report.html import write_html
@@ -19,6 +20,7 @@ from epdsim.report.table import console, print_text
 from epdsim.scenario.jobs import Job, RunJobs
 from epdsim.scenario.judged import summary
 from epdsim.scenario.loader import Scenario, files_named, load_scenario
+from epdsim.scenario.plan_curves import surroundings, surroundings_tables
 from epdsim.scenario.plan_page import plan_report
 from epdsim.scenario.plan_tables import Answer, answer_table, as_data, assumptions, sentences, sizes
 from epdsim.scenario.planning import Planner, Trial, check_plan, plan_of, pools_at
@@ -29,6 +31,21 @@ from epdsim.scenario.stretch import survey
 from epdsim.scenario.sweep import Sweep
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be run beside the search.
+
+    Attributes:
+        check: The answer under the settings of `plan.check`.
+        curves: It and the fleets next to it under other loads, and under the settings of `plan.what_if`.
+        picture: The answer once more, for a page.
+    """
+
+    check: bool = False
+    curves: bool = False
+    picture: bool = False
+
+
 def run_plan(
     path: Path,
     overrides: Sequence[str],
@@ -36,7 +53,7 @@ def run_plan(
     sweep: Sweep,
     seed: int | None,
     html: Path | None,
-    wants_check: bool,
+    wants: Wanted,
     as_json: bool,
 ) -> bool:
     """Plan a scenario file; whether every check that was asked for holds, and every property that runs were judged by.
@@ -55,7 +72,7 @@ def run_plan(
     job = Job(path, tuple(overrides), {}, chosen, slo=scenario.spec.slo, is_judged=sweep.is_judged)
     with sweep.started() as run_jobs:
         answers = [
-            _answer(scenario, replace(job, point=point), run_jobs, wants_check=wants_check, is_drawn=html is not None)
+            _answer(scenario, replace(job, point=point), run_jobs, replace(wants, picture=html is not None))
             for point in scenario.points
         ]
     if html is not None:
@@ -67,21 +84,25 @@ def run_plan(
     return all((one.check is None or not one.check.missed) and not one.violations for one in answers)
 
 
-def _answer(scenario: Scenario, job: Job, run_jobs: RunJobs, *, wants_check: bool, is_drawn: bool) -> Answer:
-    wanted, point = plan_of(scenario), job.point
-    traffic = survey(build_point(scenario, point, job.seed).workload, wanted.stretch_s)
+def _answer(scenario: Scenario, job: Job, run_jobs: RunJobs, wants: Wanted) -> Answer:
+    spec, point = plan_of(scenario), job.point
+    traffic = survey(build_point(scenario, point, job.seed).workload, spec.stretch_s)
+    if wants.curves and not traffic.is_by_clock:
+        raise InputError("--curves", "a closed loop has no offered load to change", "leave it out")
     pools, left_out = pools_at(scenario, point)
     counted = replace(job, num_requests=traffic.num_requests)
     with _Progress(described(point)) as progress:
         plan = Planner(pools, counted, run_jobs, progress, traffic.stretch_s).search()
     fleet = dict(zip(plan.pools, plan.answer.fleet, strict=True))
-    check = drawn = None
-    if wants_check:
-        (check,) = run_jobs([replace(job, constants={**wanted.check, **fleet})])
-    if is_drawn:
+    check = drawn = around = None
+    if wants.check:
+        (check,) = run_jobs([replace(job, constants={**spec.check, **fleet})])
+    if wants.picture:
         picture = replace(job, constants=fleet, slo={}, stretch_s=traffic.stretch_s, wants_picture=True)
         drawn = run_jobs([picture])[0].run
-    return Answer(point, plan, check, traffic, left_out, drawn)
+    if wants.curves:
+        around = surroundings(plan, pools, spec.what_if, job, traffic, run_jobs)
+    return Answer(point, plan, check, traffic, left_out, drawn, around)
 
 
 class _Progress:
@@ -118,4 +139,6 @@ def _print(scenario: Scenario, answers: Sequence[Answer]) -> None:
         print_text(answer_table(one, spec.slo))
         for line in sentences(one, spec.slo):
             out.print(line)
+        for table in surroundings_tables(one.around, "") if one.around else ():
+            print_text(table)
         print_judged(summary(one.runs), one.violations)

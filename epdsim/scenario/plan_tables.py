@@ -10,7 +10,8 @@ from epdsim.report.table import TextTable, millis
 from epdsim.scenario.jobs import JobResult
 from epdsim.scenario.judged import Violation, violations
 from epdsim.scenario.loader import Scenario
-from epdsim.scenario.planning import Plan, Trial, binding_pool, pool_utilisation
+from epdsim.scenario.plan_curves import Surroundings
+from epdsim.scenario.planning import Plan, Trial, binding_pool, pool_utilisation, short_name
 from epdsim.scenario.points import Point, described, metric
 from epdsim.scenario.runner import RunResult
 from epdsim.scenario.stretch import Traffic
@@ -30,6 +31,7 @@ class Answer:
         traffic: What was planned for.
         left_out: Pools of the plan that the point's topology has not.
         drawn: The answer run once more for the page, on the busiest stretch where there is one; None without a page.
+        around: It and the fleets next to it under other loads; None where that was not asked for.
     """
 
     point: Point
@@ -38,6 +40,7 @@ class Answer:
     traffic: Traffic
     left_out: tuple[str, ...] = ()
     drawn: RunResult | None = None
+    around: Surroundings | None = None
 
     @property
     def runs(self) -> list[RunResult]:
@@ -68,7 +71,7 @@ def answer_table(one: Answer, slo: Mapping[str, float]) -> TextTable:
     """The answer, and under it each neighbour with one instance less."""
     plan, told = one.plan, described(one.point)
     title = f"{told}: the smallest fleet" if told else "the smallest fleet"
-    pools = [pool.removeprefix("fleet.").removesuffix(".count") for pool in plan.pools]
+    pools = [short_name(pool) for pool in plan.pools]
     shown = [("answer", plan.answer), *(("one less", trial) for trial in plan.neighbours)]
     rows = [
         [name, *map(str, trial.fleet), f"{trial.cost:g}", *_levels(trial.result, slo), _fate(trial.result)]
@@ -147,5 +150,6 @@ def as_data(one: Answer) -> dict[str, object]:
         "utilisation": pool_utilisation(one.plan.answer.result),
         "binds": binding_pool(one.plan),
         "check": one.check and {"meets": not one.check.missed, "missed": [str(bound) for bound in one.check.missed]},
+        "around": one.around and dataclasses.asdict(one.around),
         "violated": [violation.sentence for violation in one.violations],
     }

@@ -194,6 +194,26 @@ class Planner:
         return sum(price * size for price, size in zip(self._prices, fleet, strict=True))
 
 
+def fleets_around(plan: Plan, pools: Mapping[str, PoolBounds]) -> Mapping[Fleet, tuple[float, str]]:
+    """The answer first, then each fleet with one instance less or more in one pool, within the bounds; cost and what it is."""
+    answer, prices = plan.answer.fleet, [pool.gpus for pool in pools.values()]
+    found = {answer: "the answer"}
+    for index, (key, bounds) in enumerate(pools.items()):
+        for step, told in ((-1, "less"), (1, "more")):
+            if bounds.low <= answer[index] + step <= bounds.high:
+                fleet = (*answer[:index], answer[index] + step, *answer[index + 1 :])
+                found[fleet] = f"one {short_name(key)} {told}"
+    return {
+        fleet: (sum(price * size for price, size in zip(prices, fleet, strict=True)), told)
+        for fleet, told in found.items()
+    }
+
+
+def short_name(pool: str) -> str:
+    """A pool's name, of the dotted key of its number of instances."""
+    return pool.removeprefix("fleet.").removesuffix(".count")
+
+
 class _Span:
     """The least size of a pool, between a size below which all miss and the smallest that is known to meet."""
 
@@ -260,7 +280,8 @@ def check_plan(scenario: Scenario, overrides: Sequence[str]) -> None:
     """See that all that a plan will ask for can be had, before the search.
 
     Raises:
-        InputError: A topology has none of the pools, a setting of `check` does not fit the file, or a pool is set for nothing.
+        InputError: A topology has none of the pools, a setting of `check` or `what_if` does not fit the file, or a pool is set for
+            nothing.
     """
     wanted = plan_of(scenario)
     for key in (override.partition("=")[0] for override in overrides):
@@ -268,7 +289,8 @@ def check_plan(scenario: Scenario, overrides: Sequence[str]) -> None:
             raise InputError(f"--set {key}=...", "the plan chooses this number", f"set the bounds in plan.pools.{key}")
     for point in scenario.points:
         pools_at(scenario, point)
-        scenario.at(point, wanted.check)
+        for settings in (wanted.check, *wanted.what_if.values()):
+            scenario.at(point, settings)
 
 
 def plan_of(scenario: Scenario) -> PlanSpec:

@@ -54,6 +54,7 @@ class RunResult:
         assumptions: What the workload had to assume, in sentences.
         judged: What the monitors say of it, by property; None when nobody asked.
         picture: What a report draws of it; None when nobody asked.
+        num_good: Requests all of whose latencies are within the bounds of a service level; None without one.
     """
 
     point: Point
@@ -61,6 +62,7 @@ class RunResult:
     assumptions: tuple[str, ...] = ()
     judged: Mapping[str, Judged] | None = None
     picture: RunPicture | None = None
+    num_good: int | None = None
 
 
 def run_point(
@@ -74,6 +76,7 @@ def run_point(
     is_judged: bool = False,
     wants_picture: bool = False,
     stretch_s: tuple[float, float] | None = None,
+    load: float = 1.0,
 ) -> RunResult:
     """Run one point of a scenario.
 
@@ -87,10 +90,13 @@ def run_point(
         is_judged: Let the monitors judge it as it goes; alone, they are told steps that decide nothing by the stride.
         wants_picture: Keep what a report draws.
         stretch_s: Run the requests that arrive from there to there only, in seconds.
+        load: Have them come so many times as fast.
     """
     built = build_point(scenario, point, seed, constants)
     if stretch_s is not None:
         built = replace(built, workload=built.workload.between(*stretch_s))
+    if load != 1.0:
+        built = replace(built, workload=built.workload.at_load(load))
     metrics, judge = MetricsSink(), _judge(built.fleet) if is_judged else None
     observer = RunObserver() if wants_picture else None
     simulate(

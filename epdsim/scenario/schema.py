@@ -217,11 +217,13 @@ class PlanSpec(Strict):
         stretch_s: Traffic of at least four times this long is searched on the busiest stretch of this length first; null searches
             on all of it.
         check: Settings under which the answer is run once more with `--check`: a longer stretch of the traffic, say.
+        what_if: Settings by name under which the answer is run with `--curves`: what is uncertain, another value of a cost, say.
     """
 
     pools: dict[str, PoolBounds] = Field(min_length=1)
     stretch_s: Annotated[float, Field(gt=0)] | None = 300.0
     check: dict[str, Any] = Field(default_factory=dict)
+    what_if: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
 
 class GoodputSpec(Strict):

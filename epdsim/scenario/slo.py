@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import floor
+from math import floor, inf
 
 from epdsim.core.errors import InputError
 from epdsim.core.request import WARM_UP
@@ -133,3 +133,35 @@ class _Tail:
         self.over += value > self.bound
         if self.over > self.allowed:
             raise SloMissedError(Missed(self.name, self.bound, None))
+
+
+class GoodCounter:
+    """Counts requests that are no warm-up and whose own latencies all are within the bounds of a service level.
+
+    Args:
+        slo: Bounds by figure; those of TTFT, TPOT and E2E, whatever the quantile, bound each request here.
+    """
+
+    def __init__(self, slo: Mapping[str, float]) -> None:
+        self.num_good = 0
+        self._most = {
+            name: min((bound for figure, bound in slo.items() if figure.partition(".")[0] == name), default=inf)
+            for name in ("ttft_ms", "tpot_ms", "e2e_ms")
+        }
+        self._arrived_ms: dict[str, float] = {}
+        self._first_ms: dict[str, float] = {}
+
+    def __call__(self, event: Event) -> None:
+        """Take one event."""
+        if isinstance(event, RequestArrived):
+            if event.slo_class != WARM_UP:
+                self._arrived_ms[event.request_id] = event.time_ms
+        elif isinstance(event, FirstToken):
+            self._first_ms.setdefault(event.request_id, event.time_ms)
+        elif isinstance(event, (RequestFinished, RequestFailed)):
+            arrived_ms = self._arrived_ms.pop(event.request_id, None)
+            first_ms = self._first_ms.pop(event.request_id, event.time_ms)
+            if arrived_ms is not None and isinstance(event, RequestFinished):
+                spent = {"ttft_ms": first_ms - arrived_ms, "e2e_ms": event.time_ms - arrived_ms}
+                spent["tpot_ms"] = (event.time_ms - first_ms) / max(1, event.output_tokens - 1)
+                self.num_good += all(spent[name] <= most for name, most in self._most.items())

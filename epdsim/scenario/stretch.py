@@ -25,11 +25,22 @@ class Traffic:
         num_requests: That are no warm-up.
         stretch_s: From and to, in seconds, of the busiest stretch; None where the traffic is short, or a closed loop.
         in_stretch: Requests of the stretch.
+        end_s: When the last request arrives.
+        is_by_clock: Whether requests arrive by the clock, and not as those before them end.
     """
 
     num_requests: int
     stretch_s: tuple[float, float] | None = None
     in_stretch: int = 0
+    end_s: float = 0.0
+    is_by_clock: bool = True
+
+    @property
+    def rate_req_s(self) -> float:
+        """Requests per second, of the stretch where there is one."""
+        if self.stretch_s is not None:
+            return self.in_stretch / (self.stretch_s[1] - self.stretch_s[0])
+        return self.num_requests / self.end_s if self.end_s else 0.0
 
 
 def survey(workload: Workload, length_s: float | None) -> Traffic:
@@ -52,12 +63,12 @@ def survey(workload: Workload, length_s: float | None) -> Traffic:
         for place, amount in enumerate(_load(request)):
             bins[-1][place] += amount
     if length_s is None or workload.concurrency is not None or end_ms < _SHORTEST * length_s * 1e3:
-        return Traffic(count)
+        return Traffic(count, end_s=end_ms / 1e3, is_by_clock=workload.concurrency is None)
     loads = np.array(bins)
     shares = (loads / np.maximum(loads.sum(axis=0), 1.0)).sum(axis=1)
     start = int(np.argmax(np.convolve(shares, np.ones(_BINS), "valid")))
     found_s = (start * width_ms / 1e3, (start + _BINS) * width_ms / 1e3)
-    return Traffic(count, found_s, int(loads[start : start + _BINS, 0].sum()))
+    return Traffic(count, found_s, int(loads[start : start + _BINS, 0].sum()), end_ms / 1e3)
 
 
 def _load(request: WorkloadRequest) -> tuple[float, float, float, float]:

@@ -32,6 +32,11 @@ def _between(requests: Iterable[WorkloadRequest], start_ms: float, end_ms: float
             yield replace(request, arrival_ms=request.arrival_ms - start_ms)
 
 
+def _at_load(requests: Iterable[WorkloadRequest], load: float) -> Iterator[WorkloadRequest]:
+    for request in requests:
+        yield replace(request, arrival_ms=request.arrival_ms / load)
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     """Requests, where they come from, and what was assumed.
@@ -61,6 +66,11 @@ class Workload:
         """The requests that arrive from `start_s` to `end_s` (excluded); the first moment of that is then the start."""
         told = f"{self.assumptions}; arrivals from {start_s:g} to {end_s:g} s".removeprefix("; ")
         return replace(self, make_requests=partial(_between, self, start_s * 1e3, end_s * 1e3), assumptions=told)
+
+    def at_load(self, load: float) -> Workload:
+        """The same requests `load` times as fast one after the other."""
+        told = f"{self.assumptions}; {load:g} times the load".removeprefix("; ")
+        return replace(self, make_requests=partial(_at_load, self, load), assumptions=told)
 
     @property
     def closed_loop(self) -> ClosedLoop | None:

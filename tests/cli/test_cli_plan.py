@@ -83,6 +83,48 @@ def test_long_traffic_is_searched_on_its_busiest_stretch(epdsim, scenario):
     assert "assumed: a fleet with more late requests in the busiest stretch" in text
 
 
+WHAT_IF = "plan.what_if={slow encoders: {costs.encode.fixed_ms: 60}, as it is: {costs.encode.fixed_ms: 3}}"
+
+
+def test_the_fleets_around_the_answer_under_more_and_less_load(epdsim, scenario):
+    words = ("plan", scenario, "--curves", "--set", WHAT_IF, "--processes", "1", "--store", "kept")
+    (one,) = json.loads(epdsim(*words, "--json").out)
+    curves, slo = one["around"]["curves"], {"ttft_ms": 60, "tpot_ms": 8}
+    assert curves[0]["told"] == "the answer"
+    assert curves[0]["gpus"] == one["answer"]["gpus"]
+    assert {curve["told"] for curve in curves} >= {"one encode more", "one decode more"}
+    at = {point["load"]: point for point in curves[0]["points"]}
+    worst = max(one["answer"]["metrics"][name]["p99"] / bound for name, bound in slo.items())
+    assert (at[1.0]["meets"], at[1.0]["worst"]) == (True, pytest.approx(worst))
+    assert at[2.0]["offered_req_s"] == pytest.approx(4 * at[0.5]["offered_req_s"])
+    for curve in curves:
+        for point in curve["points"]:
+            assert 0 <= point["good_req_s"] <= point["offered_req_s"] * (1 + 1e-12)
+            assert point["meets"] == (point["worst"] <= 1)
+    less = [curve for curve in curves if curve["told"].endswith("less")]
+    assert not any(point["meets"] for curve in less for point in curve["points"] if point["load"] == 1.0), (
+        "as the search says"
+    )
+    assert one["around"]["what_if"]["as it is"]["worst"] == at[1.0]["worst"]
+    assert not one["around"]["what_if"]["slow encoders"]["meets"]
+    done = epdsim(*words, "--html", "page.html")
+    assert "under more and less load" in done.out
+    assert "slow encoders" in done.out
+    page = Path("page.html").read_text()
+    assert page.count("<svg") == 6
+    assert "highest rate that meets the level" in page
+
+
+def test_a_closed_loop_has_no_load_to_change(epdsim, scenario):
+    request = "{id: r, output_tokens: 2, parts: [{text_tokens: 5}]}"
+    loop = (
+        f"workload={{kind: closed-loop, concurrency: 2, requests: {{kind: repeat, times: 3, requests: [{request}]}}}}"
+    )
+    done = epdsim("plan", scenario, "--curves", "--set", loop, "--set", "plan.check={}", "--processes", "1")
+    assert (done.code, done.out) == (2, "")
+    assert "--curves: a closed loop has no offered load to change; leave it out" in done.err
+
+
 def test_fleets_are_judged_when_asked_for(epdsim, scenario, unfair):
     words = ("plan", scenario, "--processes", "1")
     unfair()

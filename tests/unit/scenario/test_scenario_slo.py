@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from epdsim.core.request import WARM_UP
 from epdsim.events import FirstToken, RequestArrived, RequestFailed, RequestFinished
 from epdsim.report.metrics import MetricsSink
-from epdsim.scenario.slo import SloGuard, SloMissedError, missed
+from epdsim.scenario.slo import GoodCounter, SloGuard, SloMissedError, missed
 
 LIVES = st.lists(
     st.tuples(st.integers(0, 50), st.integers(0, 60), st.integers(0, 90), st.integers(1, 4)), min_size=1, max_size=25
@@ -89,3 +89,21 @@ def test_what_is_not_served_meets_nothing() -> None:
     assert given_up
     (one,) = missed(metrics, {"ttft_ms.p99": 100})
     assert str(one) == "requests not served 1 over 0"
+
+
+def test_good_requests_are_those_all_of_whose_own_latencies_are_within_the_bounds() -> None:
+    counter = GoodCounter({"ttft_ms.p99": 50, "ttft_ms.mean": 90, "tpot_ms.p50": 10})
+    for name, arrived, first, last, tokens in [
+        ("good", 0, 50, 70, 3),
+        ("late", 0, 51, 60, 3),
+        ("slow", 0, 10, 31, 3),
+        ("short", 0, 40, 40, 1),
+        (WARM_UP, 0, 1, 2, 2),
+    ]:
+        slo_class = WARM_UP if name == WARM_UP else "default"
+        counter(RequestArrived(arrived, "o", name, 1, slo_class))
+        counter(FirstToken(first, "p", name))
+        counter(RequestFinished(last, "p", name, tokens))
+    counter(RequestArrived(0, "o", "lost", 1))
+    counter(RequestFailed(1, "o", "lost", "why"))
+    assert counter.num_good == 2

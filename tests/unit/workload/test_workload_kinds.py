@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 from collections import Counter
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from epdsim.workload import (
     write_jsonl,
 )
 from epdsim.workload.specs import resolve_path
+from epdsim.workload.synthetic import PoissonSpec
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "\n".join(
     f"2023-11-16 18:15:{second:02d}.25,{second + 1},3" for second in range(60)
@@ -240,3 +242,11 @@ class TestPaths:
     def test_windows_that_are_none(self, window, folder):
         with pytest.raises(InputError, match="window_s"):
             build_workload({**KINDS["azure"], "window_s": window}, folder, 1)
+
+
+def test_twice_the_load_is_the_same_requests_twice_as_fast() -> None:
+    spec = PoissonSpec(rate_req_s=5, num_requests=20, text_tokens=10, output_tokens=3)
+    usual = spec.build(Path(), 3)
+    fast = usual.at_load(2)
+    assert [replace(one, arrival_ms=2 * one.arrival_ms) for one in fast] == list(usual)
+    assert "2 times the load" in fast.assumptions
