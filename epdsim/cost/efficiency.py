@@ -90,7 +90,37 @@ _H100 = LmEfficiency(
     layer_us=39.2,
     request_us=1.69,
 )
+_A100 = replace(
+    _H100,
+    mfu_prefill=1.0,
+    mfu_decode=1.0,
+    mfu_attention=0.612,
+    weight_bandwidth=0.73,
+    expert_bandwidth=0.74,
+    kv_bandwidth=0.834,
+    link_bandwidth=0.41,
+)
+"""No modelled steps: the H100's constants times the ratio of what both GPUs reach in measured kernel tables (AIConfigurator,
+vLLM 0.14 and 0.24, medians): matrix products of 2,048 to 8,192 rows 0.881 / 0.801 of peak (here limited to 1), of up to
+8 rows 0.693 / 0.806 of bandwidth, causal attention 0.556 / 0.605, decode attention 0.702 / 0.796, large all-reduces
+0.70 / 0.757."""
+_L40S = LmEfficiency(
+    mfu_prefill=0.742,
+    mfu_decode=0.742,
+    mfu_attention=0.491,
+    weight_bandwidth=0.782,
+    expert_bandwidth=0.86,
+    kv_bandwidth=0.81,
+    activation_passes=2.64,
+    link_bandwidth=0.508,
+    allreduce_us=8.41,
+    layer_us=9.22,
+    request_us=12.0,
+)
 _H100_ENCODE = EncodeEfficiency(mfu=0.455, mfu_attention=0.496, weight_bandwidth=0.518, fixed_ms=0.0161, layer_us=38.6)
+_L40S_ENCODE = EncodeEfficiency(mfu=0.359, mfu_attention=0.472, weight_bandwidth=0.979, fixed_ms=0.32, layer_us=28.3)
+_A100_ENCODE = replace(_H100_ENCODE, mfu=0.5, mfu_attention=0.456, weight_bandwidth=0.446)
+"""The H100's times the ratios of measured kernels as above: 2.5 times its run time at 640 x 640, 3.1 at 1920 x 1080."""
 
 LM_EFFICIENCY: Mapping[str, LmEfficiency] = MappingProxyType(
     {
@@ -134,33 +164,11 @@ LM_EFFICIENCY: Mapping[str, LmEfficiency] = MappingProxyType(
             layer_us=37.9,
             request_us=0.05,
         ),
-        "l40s": LmEfficiency(
-            mfu_prefill=0.742,
-            mfu_decode=0.742,
-            mfu_attention=0.491,
-            weight_bandwidth=0.782,
-            expert_bandwidth=0.86,
-            kv_bandwidth=0.81,
-            activation_passes=2.64,
-            link_bandwidth=0.508,
-            allreduce_us=8.41,
-            layer_us=9.22,
-            request_us=12.0,
-        ),
-        # No modelled steps: the H100's constants times the ratio of what both GPUs reach in measured kernel tables (AIConfigurator,
-        # vLLM 0.14 and 0.24, medians): matrix products of 2,048 to 8,192 rows 0.881 / 0.801 of peak (here limited to 1), of up to
-        # 8 rows 0.693 / 0.806 of bandwidth, causal attention 0.556 / 0.605, decode attention 0.702 / 0.796, large all-reduces
-        # 0.70 / 0.757.
-        "a100": replace(
-            _H100,
-            mfu_prefill=1.0,
-            mfu_decode=1.0,
-            mfu_attention=0.612,
-            weight_bandwidth=0.73,
-            expert_bandwidth=0.74,
-            kv_bandwidth=0.834,
-            link_bandwidth=0.41,
-        ),
+        "l40s": _L40S,
+        "a100": _A100,
+        "a100-40g": _A100,  # the same chip with slower memory
+        "h800": _H100,  # the same chip with slower links
+        "rtx4090": _L40S,  # a guess: the same architecture, no table
         "h20": _H100,  # a guess: the same architecture, no table
     }
 )
@@ -177,9 +185,11 @@ ENCODE_EFFICIENCY: Mapping[str, EncodeEfficiency] = MappingProxyType(
         "h200": EncodeEfficiency(mfu=0.512, mfu_attention=0.487, weight_bandwidth=0.446, fixed_ms=0.001, layer_us=37.9),
         "b200": EncodeEfficiency(mfu=0.425, mfu_attention=0.381, weight_bandwidth=0.361, fixed_ms=0.001, layer_us=35.9),
         "gb200": EncodeEfficiency(mfu=0.441, mfu_attention=0.33, weight_bandwidth=0.651, fixed_ms=0.001, layer_us=40.5),
-        "l40s": EncodeEfficiency(mfu=0.359, mfu_attention=0.472, weight_bandwidth=0.979, fixed_ms=0.32, layer_us=28.3),
-        # The H100's times the ratios of measured kernels as above: 2.5 times its run time at 640 x 640, 3.1 at 1920 x 1080.
-        "a100": replace(_H100_ENCODE, mfu=0.5, mfu_attention=0.456, weight_bandwidth=0.446),
+        "l40s": _L40S_ENCODE,
+        "a100": _A100_ENCODE,
+        "a100-40g": _A100_ENCODE,
+        "h800": _H100_ENCODE,
+        "rtx4090": _L40S_ENCODE,  # a guess, as above
         # No table: chosen so that four 1920 x 1080 pictures take the tower of Qwen2.5-VL-72B about 490 ms (SGLang blog of
         # 2026-01-12: 492, 466 and 524 ms at TP 2, 4 and 8, the size of its pictures taken from its other runs).
         "h20": replace(_H100_ENCODE, mfu=0.95, mfu_attention=0.85),

@@ -52,6 +52,20 @@ GPUS: Mapping[str, Gpu] = MappingProxyType(
             _gpu("b200", 7.7, 2250, 180, 900, 100, 128),
             _gpu("gb200", 8.0, 2500, 185, 900, 900, 64),
             _gpu("l40s", 0.864, 362, 45, 32, 50, 32),
+            # What the H100 is, with half its links.
+            _gpu("h800", 3.35, 989, 80, 200, 50, 64, source="NVIDIA data sheet; inter-node and PCIe assumed as H100"),
+            _gpu(
+                "a100-40g",
+                1.555,
+                312,
+                40,
+                300,
+                25,
+                32,
+                source="NVIDIA A100 data sheet; inter-node as AIConfigurator's A100",
+            ),
+            # No NVLink: GPU to GPU goes over PCIe 4.0.
+            _gpu("rtx4090", 1.008, 165, 24, 32, 25, 32, source="NVIDIA Ada white paper; inter-node assumed as A100"),
             # The vendor publishes no data sheet; HBM, bf16, memory and NVLink are the widely reported figures, the network and PCIe
             # rates are assumed equal to the H100's.
             _gpu("h20", 4.0, 148, 96, 450, 50, 64, source="press reports; inter-node and PCIe assumed as H100"),

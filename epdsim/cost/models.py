@@ -283,6 +283,18 @@ LMS: Mapping[str, LmSpec] = _by_name(
         "mistral-nemo-12b", 40, 5120, 32, 8, 128, 14336, 131072, "config.json of mistralai/Mistral-Nemo-Instruct-2407"
     ),
     LmSpec("codellama-34b", 48, 8192, 64, 8, 128, 22016, 32000, "config.json of codellama/CodeLlama-34b-Instruct-hf"),
+    LmSpec("internvl2-1b", 24, 896, 14, 2, 64, 4864, 151655, "config.json of OpenGVLab/InternVL2-1B", tied_head=True),
+    LmSpec("internvl3-2b", 28, 1536, 12, 2, 128, 8960, 151674, "config.json of OpenGVLab/InternVL3-2B", tied_head=True),
+    # Every layer has 16 routed experts, of which a token visits one, and a shared one.
+    LmSpec(
+        "llama-4-scout",
+        *(48, 5120, 40, 8, 128, 16384, 202048),
+        "config.json of meta-llama/Llama-4-Scout-17B-16E-Instruct",
+        experts=16,
+        experts_per_token=1,
+        expert_intermediate=8192,
+        shared_intermediate=8192,
+    ),
     LmSpec("llava-1.5-7b", 32, 4096, 32, 32, 128, 11008, 32064, "config.json of llava-hf/llava-1.5-7b-hf"),
 )
 """Language models by name."""
@@ -320,6 +332,11 @@ VISIONS: Mapping[str, VisionSpec] = _by_name(
     # Pooling by position (3 x 3) before one projection; the feed-forward is gated as in the language model.
     VisionSpec(
         "gemma-4-31b", 27, 1152, 16, 4304, 768, 9, 5376, _GEMMA4, gated_ffn=True, merger_two_layers=False
+    ),
+    VisionSpec("internvl2-1b", 24, 1024, 16, 4096, 588, 4, 896, "config.json of OpenGVLab/InternVL2-1B (InternViT-300M)"),
+    VisionSpec("internvl3-2b", 24, 1024, 16, 4096, 588, 4, 1536, "config.json of OpenGVLab/InternVL3-2B (InternViT-300M)"),
+    VisionSpec(
+        "llama-4-scout", 34, 1408, 16, 5632, 588, 4, 5120, "config.json of meta-llama/Llama-4-Scout-17B-16E-Instruct"
     ),
     VisionSpec("kimi-vl-a3b", 27, 1152, 16, 4304, 588, 4, 2048, _KIMI),
     VisionSpec(

@@ -15,6 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LONG = {
     "epd-blog": ["workload.num_prompts=20", "goodput.high=4"],
     "kimi-vl": ["workload.num_prompts=16"],
+    "text-h100": ["workload.num_requests=20", "fit=null"],
+    "data-parallel-encoder": ["workload.num_requests=20"],
 }
 """What takes long with its published number of prompts is run with fewer here; its claims are left to `epdsim validate`."""
 FILES = sorted([*ROOT.glob("scenarios/**/*.yaml"), *ROOT.glob("docs/**/files/*.yaml")])

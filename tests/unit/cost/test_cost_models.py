@@ -29,13 +29,18 @@ from epdsim.cost.models import LMS, VISIONS
         ("mistral-nemo-12b", 12.2),
         ("codellama-34b", 33.7),
         ("llava-1.5-7b", 6.74),
+        ("internvl2-1b", 0.494),  # Qwen2-0.5B
+        ("internvl3-2b", 1.54),  # Qwen2.5-1.5B
+        ("llama-4-scout", 107.8),  # 109 B with the vision tower
     ],
 )
 def test_parameter_counts_are_those_of_the_model_cards(name, billions):
     assert lm_spec(name).parameters / 1e9 == pytest.approx(billions, rel=0.005)
 
 
-@pytest.mark.parametrize(("name", "billions"), [("qwen3-vl-30b-a3b", 3.3), ("qwen3-vl-235b-a22b", 22.0)])
+@pytest.mark.parametrize(
+    ("name", "billions"), [("qwen3-vl-30b-a3b", 3.3), ("qwen3-vl-235b-a22b", 22.0), ("llama-4-scout", 17.2)]
+)
 def test_active_parameters_with_embedding_and_head_are_those_of_the_names(name, billions):
     spec = lm_spec(name)
     assert (spec.active_parameters + 2 * spec.head_parameters) / 1e9 == pytest.approx(billions, rel=0.02)
