@@ -40,6 +40,12 @@ def shared_encode_call(rendered: RenderedRequest, mm_hashes: Sequence[str]) -> L
     return replace(leg, request_id=f"{request_id}-enc-{list(rendered.media).index(mm_hashes[0])}")
 
 
+def raw_encode_call(rendered: RenderedRequest, call: Leg, mm_hashes: Container[str]) -> Leg:
+    """An encode call with the client's files in place of their tensors."""
+    media = {item.mm_hash: item.raw for item in rendered.items if item.mm_hash in mm_hashes}
+    return replace(call, tables=None, content_parts=list(media.values()))
+
+
 def _only(tables: FeatureTables[MediaItem], mm_hashes: Container[str]) -> FeatureTables[MediaItem]:
     """The rows of some items."""
     places = {

@@ -61,11 +61,14 @@ class EncodePool:
     Attributes:
         count: Instances.
         max_batch_items: Items that one encoder run takes at most.
+        front_ends: Processes of each instance that render the raw media which it is sent (vLLM's example EPD proxy); 0 where it is sent
+            tensors.
         router: Which of them takes the next item; None for the fleet's.
     """
 
     count: int
     max_batch_items: int = 8
+    front_ends: int = 0
     router: str | None = None
 
 
@@ -96,6 +99,7 @@ class FleetCosts:
         kv_link: What KV caches travel on.
         kv_bytes_per_token: Of the language model.
         sharing: Which transfers over these links wait for each other.
+        encode_render: Front ends of encode instances, per leg and per item; None where they cost what `render` does.
     """
 
     render: RenderCost
@@ -107,6 +111,7 @@ class FleetCosts:
     kv_link: Link
     kv_bytes_per_token: int
     sharing: LinkSharing = LinkSharing()
+    encode_render: RenderCost | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ import simpy
 from epdsim.core.prompt import RunPrompt
 from epdsim.core.records import record
 from epdsim.events import EncodeFinished, EncodeRunFinished, EncodeSpared, LegRecovered
+from epdsim.fleet.config import EncodePool
+from epdsim.fleet.encode_front import FrontEnd
 from epdsim.fleet.faults import Pace
 from epdsim.fleet.world import World
 
@@ -26,6 +28,7 @@ class EncodeItem:
     Attributes:
         mm_hash: Its identifier.
         modality: `"image"`, `"video"` or `"audio"`.
+        pixels: Work for the front end, over all frames.
         patches: Work for the encoder.
         num_embeds: Embeddings that come of it.
         embedding_bytes: Their size.
@@ -34,6 +37,7 @@ class EncodeItem:
 
     mm_hash: str
     modality: str
+    pixels: int
     patches: int
     num_embeds: int
     embedding_bytes: int
@@ -82,7 +86,7 @@ class EncodeInstance:
     Args:
         world: Clock, sinks.
         name: For events.
-        max_batch_items: Items that one run takes at most.
+        pool: What all encode instances have in common.
         producer: Its side of the hand-over of embeddings.
         again: Takes a job that was lost here.
     """
@@ -91,7 +95,7 @@ class EncodeInstance:
         self,
         world: World,
         name: str,
-        max_batch_items: int,
+        pool: EncodePool,
         producer: Producer,
         again: Callable[[EncodeJob, EncodeInstance], None],
     ) -> None:
@@ -102,18 +106,24 @@ class EncodeInstance:
         faults = world.config.faults
         spans = faults.slow_encoders.get(name) if faults is not None and faults.slow_encoders else None
         self._pace = Pace(spans) if spans else None
-        self._world, self._max_batch_items = world, max_batch_items
+        self._world, self._max_batch_items = world, pool.max_batch_items
+        self._front_end = FrontEnd(world, pool.front_ends, self._queue) if pool.front_ends else None
         self._waiting: deque[Waiting] = deque()
         self._wake = world.env.event()
         self._life = world.env.process(self._run())
 
     def submit(self, job: EncodeJob) -> None:
-        """Queue a leg."""
+        """Take a leg: render it first where it brings raw media, then queue it."""
         if self._is_lost:
             self._lose_job(job)
             if not self.is_up:
                 self.give_up_lost()
-            return
+        elif self._front_end is not None:
+            self._front_end.render(job)
+        else:
+            self._queue(job)
+
+    def _queue(self, job: EncodeJob) -> None:
         job.num_left = len(job.items)
         self._waiting.extend((job, item) for item in job.items)
         if not self._wake.triggered:
@@ -122,6 +132,8 @@ class EncodeInstance:
     def lose(self) -> None:
         """End: what waits, what is in the run under way, and what is kept is lost."""
         self._is_lost = True
+        for job in self._front_end.lose() if self._front_end is not None else ():
+            self._lose_job(job)
         for job in {id(job): job for job, _ in (*self._batch, *self._waiting)}.values():
             self._lose_job(job)
         self._batch = []

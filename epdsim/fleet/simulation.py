@@ -97,9 +97,7 @@ def _build(world: World, family: Family) -> Orchestrator:
 def _encoding(world: World, pool: EncodePool, style: Style, body: Lines, health: Health | None) -> Encoding:
     encoding = StoreEncoding(world, body, health, style.group(world.config), shares_legs=style.shares_legs)
     encoding.encoders = [
-        EncodeInstance(
-            world, f"encode-{index}", pool.max_batch_items, StoreProducer(world.ec_store), encoding.encode_again
-        )
+        EncodeInstance(world, f"encode-{index}", pool, StoreProducer(world.ec_store), encoding.encode_again)
         for index in range(pool.count)
     ]
     return encoding

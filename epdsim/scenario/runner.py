@@ -18,7 +18,7 @@ from epdsim.report.observer import RunObserver, RunPicture
 from epdsim.scenario.faults import build_faults
 from epdsim.scenario.loader import Scenario
 from epdsim.scenario.points import Point
-from epdsim.scenario.schema import CostsSpec, EnginePoolSpec, ScenarioSpec
+from epdsim.scenario.schema import CostsSpec, EncodePoolSpec, EnginePoolSpec, ScenarioSpec
 from epdsim.workload import Workload, build_workload
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def _fleet(scenario: Scenario, spec: ScenarioSpec, *, uses_mrope: bool) -> Fleet
         render=RenderPool(fleet.render.count, int(fleet.render.cache_gib * GIB)),
         prefill=pool(fleet.prefill, prefill_lm, "consumer" if consumes else "none"),
         decode=pool(fleet.decode, decode_lm, "none") if generates_apart else None,
-        encode=EncodePool(fleet.encode.count, fleet.encode.max_batch_items, fleet.encode.router) if consumes else None,
+        encode=_encode_pool(fleet.encode) if consumes else None,
         costs=_costs(scenario, spec.costs),
         orchestrator=fleet.orchestrator,
         max_leg_items=fleet.max_leg_items,
@@ -196,6 +196,10 @@ def _fleet(scenario: Scenario, spec: ScenarioSpec, *, uses_mrope: bool) -> Fleet
         dialect=dialect,
         faults=build_faults(scenario, spec) if spec.faults is not None else None,
     )
+
+
+def _encode_pool(pool: EncodePoolSpec) -> EncodePool:
+    return EncodePool(pool.count, pool.max_batch_items, pool.front_ends, pool.router)
 
 
 def _dialect(name: str) -> Dialect:
@@ -219,6 +223,9 @@ def _costs(scenario: Scenario, costs: CostsSpec) -> FleetCosts:
         sharing=LinkSharing(
             costs.body_link.sharing or "none", costs.ec_link.sharing or "none", costs.kv_link.sharing or "instance"
         ),
+        encode_render=_cost(scenario, "encode_render", build_render, costs.encode_render)
+        if costs.encode_render
+        else None,
     )
 
 

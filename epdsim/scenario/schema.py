@@ -75,11 +75,13 @@ class EncodePoolSpec(Strict):
     Attributes:
         count: Instances.
         max_batch_items: Items that one encoder run takes at most.
+        front_ends: Processes of each instance that render what it is sent, which then is raw media; 0 where it is sent tensors.
         router: Which of them takes the next item; null for `fleet.router`.
     """
 
     count: Instances = 1
     max_batch_items: Count = 8
+    front_ends: Annotated[int, Field(ge=0, le=10_000)] = 0
     router: RouterName | None = None
 
 
@@ -143,6 +145,7 @@ class CostsSpec(Strict):
         decode_lm: Those of decode engines where they differ.
         encode: Encoder runs, on encode instances and in engines that encode themselves.
         render: Front end.
+        encode_render: Front ends of encode instances, per leg and per item; by default they cost what `render` does.
         broadcast: From the plan of a step to the ranks.
         hop_ms: One HTTP hop between orchestrator and instance.
         body_link: What request bodies travel on.
@@ -155,6 +158,7 @@ class CostsSpec(Strict):
     decode_lm: LmCostSpec | None = None
     encode: EncodeCostSpec
     render: RenderCostSpec
+    encode_render: RenderCostSpec | None = None
     broadcast: BroadcastSpec = Field(default_factory=BroadcastSpec)  # pyright: ignore[reportInvalidTypeForm]
     hop_ms: Size = 0.5
     body_link: LinkSpec

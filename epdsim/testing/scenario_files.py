@@ -33,6 +33,7 @@ def scenario_files(draw: st.DrawFn) -> dict[str, Any]:
             "encode": {
                 "count": counts["encode"],
                 "max_batch_items": draw(st.integers(1, 4)),
+                "front_ends": draw(st.sampled_from([0, 0, 1, 2])),
                 "router": draw(st.none() | _ROUTERS),
             },
             "prefill": {"count": counts["prefill"], "tp": draw(st.integers(1, 2)), "scheduler": draw(_schedulers())},

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import simpy
 
 from epdsim.events import InstanceChosen, LegRetried, LegSent
-from epdsim.fleet.composer import body_bytes, encode_calls, push_request, shared_encode_call
+from epdsim.fleet.composer import body_bytes, encode_calls, push_request, raw_encode_call, shared_encode_call
 from epdsim.fleet.encode import EncodeInstance, EncodeItem, EncodeJob
 from epdsim.fleet.faults import Health, RequestLostError
 from epdsim.fleet.lines import Lines
@@ -60,6 +60,7 @@ class Encoding(ABC):
         self._world, self._body, self._health = world, body, health
         self._group, self._shares_legs = group, shares_legs
         config = world.config
+        self._sends_raw = config.encode is not None and bool(config.encode.front_ends)
         self._choose = router(config.router_of(config.encode), world.now_ms, config.router_stale_ms)
         self.encoders: Sequence[EncodeInstance] = ()
 
@@ -116,6 +117,8 @@ class Encoding(ABC):
         for leg in self._group(items, take):
             hashes = [item.mm_hash for item in leg.items]
             call = calls[hashes[0]] if len(hashes) == 1 else shared_encode_call(task.rendered, hashes)
+            if self._sends_raw:
+                call = raw_encode_call(task.rendered, call, hashes)
             if consumer:
                 call = replace(call, ec_transfer_params=push_request(leg.items, consumer))
             events = [done[mm_hash] for mm_hash in hashes]
@@ -125,7 +128,8 @@ class Encoding(ABC):
     def _dispatch(self, job: EncodeJob, instance: EncodeInstance) -> None:
         """Queue a leg at an encoder once its body has arrived."""
         world = self._world
-        world.emit(LegSent(world.env.now, NAME, job.request_id, "encode", instance.name, job.body_bytes, "full"))
+        payload = "deferred" if self._sends_raw else "full"
+        world.emit(LegSent(world.env.now, NAME, job.request_id, "encode", instance.name, job.body_bytes, payload))
         way_ms = world.config.costs.hop_ms + self._body.to(instance.name).send([job.body_bytes])
         world.after(way_ms).callbacks.append(lambda _: instance.submit(job))
 
@@ -146,6 +150,7 @@ def items_of(task: Task) -> list[EncodeItem]:
         one.mm_hash: EncodeItem(
             one.mm_hash,
             one.raw.modality,
+            one.pixels,
             one.media.encoder_patches,
             one.media.num_embeds,
             one.media.embedding_bytes,

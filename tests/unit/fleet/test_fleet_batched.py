@@ -22,7 +22,7 @@ def legs(modalities: str, num_encoders: int, max_items: int | None) -> list[tupl
     """Items 0, 1, ... of `i`mages and `a`udio, given to encoders in turn."""
     encoders = [Encoder(f"e{number}") for number in range(num_encoders)]
     items = [
-        EncodeItem(str(place), "image" if one == "i" else "audio", 1, 1, 1) for place, one in enumerate(modalities)
+        EncodeItem(str(place), "image" if one == "i" else "audio", 1, 1, 1, 1) for place, one in enumerate(modalities)
     ]
     grouped = batches(max_items)(items, lambda item: encoders[int(item.mm_hash) % num_encoders])
     return [(leg.instance.name, [item.mm_hash for item in leg.items]) for leg in grouped]
