@@ -61,8 +61,8 @@ class EncodePool:
     Attributes:
         count: Instances.
         max_batch_items: Items that one encoder run takes at most.
-        front_ends: Processes of each instance that render what it is sent, which then is raw media, as vLLM's example EPD proxy sends
-            it; 0 where it is sent tensors.
+        front_ends: Processes of each instance that render what it is sent, which then are files (as by vLLM's example EPD proxy); 0
+            where it is sent tensors.
         router: Which of them takes the next item; None for the fleet's.
     """
 

@@ -12,6 +12,7 @@ import random
 import subprocess
 import sys
 from collections import Counter, defaultdict
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -294,8 +295,8 @@ class TestPlantedBugs:
     def test_an_encoder_that_takes_more_than_it_can(self, monkeypatch):
         whole = EncodeInstance.__init__
 
-        def greedy(instance, world, name, limit, *more):
-            whole(instance, world, name, 10 * limit, *more)
+        def greedy(instance, world, name, pool, *more):
+            whole(instance, world, name, replace(pool, max_batch_items=10 * pool.max_batch_items), *more)
 
         monkeypatch.setattr(EncodeInstance, "__init__", greedy)
         told = steady_file()
