@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from epdsim.cli.options import CheckOption, JsonOption, ProcessesOption, StoreOption
+from epdsim.cli.options import CheckOption, JsonOption, ProcessesOption, RayOption, StoreOption
 
 
 def compare(
@@ -37,6 +37,7 @@ def compare(
     check: CheckOption = True,
     processes: ProcessesOption = None,
     store: StoreOption = None,
+    ray: RayOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Compare two scenarios, or two settings of one.
@@ -54,7 +55,7 @@ def compare(
         seeds=seed_range(seeds),
         figures=figures or (),
         tolerated_percent=worse_by,
-        sweep=Sweep(processes, store, is_judged=check),
+        sweep=Sweep(processes, store, is_judged=check, is_on_ray=ray),
         as_json=as_json,
     )
     raise typer.Exit(0 if holds else 1)

@@ -22,6 +22,7 @@ StoreOption = Annotated[
         metavar="FOLDER",
     ),
 ]
+RayOption = Annotated[bool, typer.Option("--ray", help="Run on the machines of a Ray cluster (extra: distributed).")]
 HtmlOption = Annotated[
     Path | None,
     typer.Option(help="Write tables and figures to FILE, one page that fetches nothing.", metavar="FILE"),

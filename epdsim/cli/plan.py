@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from epdsim.cli.options import HtmlOption, JsonOption, ProcessesOption, SeedOption, StoreOption
+from epdsim.cli.options import HtmlOption, JsonOption, ProcessesOption, RayOption, SeedOption, StoreOption
 
 
 def plan(
@@ -35,6 +35,7 @@ def plan(
     seed: SeedOption = None,
     processes: ProcessesOption = None,
     store: StoreOption = None,
+    ray: RayOption = False,
     overrides: Annotated[
         list[str] | None,
         typer.Option(
@@ -53,7 +54,7 @@ def plan(
     holds = run_plan(
         scenario,
         overrides or [],
-        sweep=Sweep(processes, store, is_judged=judge),
+        sweep=Sweep(processes, store, is_judged=judge, is_on_ray=ray),
         seed=seed,
         html=html,
         wants=Wanted(check, curves),

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from epdsim.cli.options import CheckOption, HtmlOption, JsonOption, ProcessesOption, SeedOption, StoreOption
+from epdsim.cli.options import CheckOption, HtmlOption, JsonOption, ProcessesOption, RayOption, SeedOption, StoreOption
 
 
 class Payload(StrEnum):
@@ -44,6 +44,7 @@ def run(
     check: CheckOption = True,
     processes: ProcessesOption = None,
     store: StoreOption = None,
+    ray: RayOption = False,
     overrides: Annotated[
         list[str] | None,
         typer.Option(
@@ -68,6 +69,6 @@ def run(
         from epdsim.scenario.session import OutputFiles, run_simulated
         from epdsim.scenario.sweep import Sweep
 
-        files, sweep = OutputFiles(events, html, csv, perfetto), Sweep(processes, store, is_judged=check)
+        files, sweep = OutputFiles(events, html, csv, perfetto), Sweep(processes, store, is_judged=check, is_on_ray=ray)
         holds = run_simulated(scenario, overrides or [], profile, files, sweep, seed=seed, as_json=as_json)
     raise typer.Exit(0 if holds else 1)

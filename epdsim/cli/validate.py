@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from epdsim.cli.options import CheckOption, JsonOption, ProcessesOption, StoreOption
+from epdsim.cli.options import CheckOption, JsonOption, ProcessesOption, RayOption, StoreOption
 
 
 def validate(
@@ -21,6 +21,7 @@ def validate(
     check: CheckOption = True,
     processes: ProcessesOption = None,
     store: StoreOption = None,
+    ray: RayOption = False,
 ) -> None:
     """Set published figures beside simulated ones.
 
@@ -29,5 +30,5 @@ def validate(
     from epdsim.scenario.sweep import Sweep
     from epdsim.scenario.validation import DEFAULT_FOLDER, run_validation
 
-    sweep = Sweep(processes, store, is_judged=check)
+    sweep = Sweep(processes, store, is_judged=check, is_on_ray=ray)
     raise typer.Exit(0 if run_validation(places or [DEFAULT_FOLDER], sweep, as_json=as_json) else 1)

@@ -22,6 +22,38 @@ from epdsim.scenario.points import Point
 from epdsim.scenario.progress import SweepProgress
 from epdsim.scenario.store import ResultStore, job_key
 
+MOST = 256
+"""Workers."""
+
+
+class RayPool:
+    """The machines of a Ray cluster, or this one where there is none; how many tasks work at a time is Ray's affair.
+
+    Raises:
+        InputError: Ray is not installed.
+    """
+
+    def __init__(self, _count: int) -> None:
+        from epdsim.testing.soak import start_ray  # noqa: PLC0415 - where it is asked for
+
+        self._ray = start_ray()
+
+    def submit(self, fn: Callable[[Job], JobResult], job: Job) -> Future[JobResult]:
+        """Have a job run."""
+        return self._ray.remote(fn).remote(job).future()
+
+    def shutdown(self, *, cancel_futures: bool) -> None:  # noqa: ARG002 - its tasks end with the connection
+        """End them."""
+        self._ray.shutdown()
+
+
+Pool = ProcessPoolExecutor | RayPool
+
+
+def start_processes(count: int) -> Pool:
+    """Processes of this machine: a fresh interpreter each, as threads of numerical libraries do not survive a fork."""
+    return ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_follow_parent)
+
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
@@ -31,11 +63,13 @@ class Sweep:
         processes: At most so many; None for what `workers` takes.
         store: Folder of finished runs; None for none.
         is_judged: Let the monitors of the properties judge each run.
+        is_on_ray: Have the machines of a Ray cluster run them; they read the scenario, and what it names, under the same paths.
     """
 
     processes: int | None = None
     store: Path | None = None
     is_judged: bool = False
+    is_on_ray: bool = False
 
     @contextmanager
     def started(self, progress: SweepProgress | None = None) -> Iterator[RunJobs]:
@@ -45,13 +79,17 @@ class Sweep:
             InputError: The store cannot be used, or what `workers` raises.
         """
         store = None if self.store is None else ResultStore(self.store)
-        with workers(self.processes, store, progress) as run_jobs:
+        count, start = (self.processes or MOST, RayPool) if self.is_on_ray else (self.processes, start_processes)
+        with workers(count, store, progress, start) as run_jobs:
             yield run_jobs
 
 
 @contextmanager
 def workers(
-    count: int | None = None, store: ResultStore | None = None, progress: SweepProgress | None = None
+    count: int | None = None,
+    store: ResultStore | None = None,
+    progress: SweepProgress | None = None,
+    start: Callable[[int], Pool] = start_processes,
 ) -> Iterator[RunJobs]:
     """Worker processes for a while: a function that runs jobs on them and gives the results in order.
 
@@ -64,11 +102,12 @@ def workers(
             job, one process, or listeners: it runs in this process.
         store: Where finished runs are kept. A run that cannot be written there, as when the disk is full, is told and goes on.
         progress: Told each run that ends.
+        start: Starts the workers.
 
     Raises:
         InputError: From a job that cannot be built.
     """
-    team = _Team(count, store, progress)
+    team = _Team(count, store, progress, start)
     try:
         yield team.run
     except BaseException:
@@ -85,10 +124,13 @@ _ALONE_S = 1.0
 class _Team:
     """Worker processes, started when there is work for them."""
 
-    def __init__(self, count: int | None, store: ResultStore | None, progress: SweepProgress | None) -> None:
+    def __init__(
+        self, count: int | None, store: ResultStore | None, progress: SweepProgress | None, start: Callable[[int], Pool]
+    ) -> None:
+        self._start = start
         self._count, self._store, self._progress = count or os.cpu_count() or 1, store, progress
         self._alone_s = _ALONE_S if count is None else 0.0
-        self._pool: ProcessPoolExecutor | None = None
+        self._pool: Pool | None = None
         self._others = frozenset[int | None]()
         self._kept = 0
         self._is_full = False
@@ -181,12 +223,10 @@ class _Team:
         if self._kept and self._store is not None:
             _tell(f"{self._kept} finished runs are kept in {self._store.folder}: the same command goes on from there")
 
-    def _started(self, num_jobs: int) -> ProcessPoolExecutor:
+    def _started(self, num_jobs: int) -> Pool:
         if self._pool is None:
             self._others = frozenset(child.pid for child in active_children())
-            # A fresh interpreter per process: threads of numerical libraries do not survive a fork.
-            spawn = get_context("spawn")
-            self._pool = ProcessPoolExecutor(min(self._count, num_jobs), mp_context=spawn, initializer=_follow_parent)
+            self._pool = self._start(min(self._count, num_jobs))
         return self._pool
 
     def end(self) -> None:

@@ -253,18 +253,28 @@ def on_this_machine(soak: Soak, seeds: Iterator[int], num_jobs: int) -> Iterator
                 one.cancel()
 
 
-def on_ray(soak: Soak, seeds: Iterator[int], num_jobs: int) -> Iterator[Report]:
-    """Seeds on the machines of a Ray cluster, or on this one where there is none; the extra `distributed` brings Ray.
+def start_ray() -> Any:
+    """Ray, connected to the cluster that there is, or to this machine as one; the extra `distributed` brings it.
 
     Raises:
-        InputError: Ray is not installed.
+        InputError: It is not installed.
     """
     try:
         ray: Any = import_module("ray")
     except ImportError as error:
         raise InputError("--ray", "Ray is not installed", "install epdsim[distributed]") from error
     if not ray.is_initialized():
-        ray.init(log_to_driver=False)
+        ray.init(log_to_driver=False, logging_level="ERROR")
+    return ray
+
+
+def on_ray(soak: Soak, seeds: Iterator[int], num_jobs: int) -> Iterator[Report]:
+    """Seeds on the machines of a Ray cluster.
+
+    Raises:
+        InputError: Ray is not installed.
+    """
+    ray = start_ray()
     remote = ray.remote(check_seed)
     running: list[Any] = []
     while True:

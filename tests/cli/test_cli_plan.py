@@ -112,7 +112,7 @@ def test_the_fleets_around_the_answer_under_more_and_less_load(epdsim, scenario)
     assert "slow encoders" in done.out
     page = Path("page.html").read_text()
     assert page.count("<svg") == 6
-    assert "highest rate that meets the level" in page
+    assert "what one instance more or less of each kind brings" in page
 
 
 def test_a_closed_loop_has_no_load_to_change(epdsim, scenario):

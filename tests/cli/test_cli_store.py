@@ -167,6 +167,18 @@ def test_processes_change_nothing(epdsim, verb, counts):
     assert outcomes.pop().code == 0
 
 
+def test_ray_gives_the_same_bytes(epdsim):
+    pytest.importorskip("ray", reason="the extra `distributed` is not installed")
+    assert epdsim("run", "small.yaml", "--json", "--ray").out == epdsim("run", "small.yaml", "--json").out
+
+
+def test_without_ray_it_is_one_sentence(epdsim, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    done = epdsim("run", "small.yaml", "--ray")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == "epdsim: --ray: Ray is not installed; install epdsim[distributed]\n"
+
+
 def test_a_page_from_the_store_is_the_page_of_the_runs(epdsim):
     words = ("run", "small.yaml", "--store", "kept", "--html")
     assert epdsim(*words, "one.html", "--processes", "2").code == 0
