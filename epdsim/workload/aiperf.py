@@ -17,7 +17,7 @@ from pydantic import PositiveFloat
 
 from epdsim.core.prompt import TokenRun
 from epdsim.workload.distributions import SizeDistribution
-from epdsim.workload.media import Position, insert_media, media_ref
+from epdsim.workload.media import Parts, Position, insert_media, media_ref
 from epdsim.workload.request import MediaRef, WorkloadRequest
 from epdsim.workload.specs import PositiveInt
 from epdsim.workload.streams import KeyedStreams
@@ -29,7 +29,9 @@ _LONGEST_NAME = 200
 """Characters of a URL or path that is its own identity; what is longer is data, and known by its digest."""
 
 
-class _Line(msgspec.Struct):
+class AiperfLine(msgspec.Struct):
+    """A request, or in `turns` several that follow each other."""
+
     text: str = ""
     texts: Texts = None
     image: str = ""
@@ -60,7 +62,7 @@ def _contents(one: str, many: Texts) -> list[str]:
     return found
 
 
-def _images(line: _Line) -> list[str]:
+def _images(line: AiperfLine) -> list[str]:
     images = _contents(line.image, line.images)
     if line.image_uuids is None:
         return images
@@ -73,14 +75,12 @@ def _identity(content: str) -> str:
     return content if len(content) <= _LONGEST_NAME else f"sha256:{sha256(content.encode()).hexdigest()}"
 
 
-def _timed_rows(path: Path) -> Iterator[TimedRow[_Line]]:
+def _timed_rows(path: Path) -> Iterator[TimedRow[AiperfLine]]:
     has_times = None
-    for number, line in json_rows(path, msgspec.json.Decoder(_Line)):
+    for number, line in json_rows(path, msgspec.json.Decoder(AiperfLine)):
         if line.turns is not None or line.delay is not None:
             rule = "has turns or a delay: when it is sent depends on the answers before it"
-            raise line_error(
-                path, number, "", rule, "only lines of their own with a timestamp, or none, can be replayed"
-            )
+            raise line_error(path, number, "", rule, "read conversations as aiperf-multi-turn")
         if has_times is None:
             has_times = line.timestamp is not None
         if has_times != (line.timestamp is not None):
@@ -89,8 +89,8 @@ def _timed_rows(path: Path) -> Iterator[TimedRow[_Line]]:
         yield line.timestamp or 0.0, number, line
 
 
-class AiperfSpec(TraceSpec):
-    """A single-turn data set of AIPerf's form. Lines without timestamps arrive all at once: send them in a `closed-loop`.
+class AiperfReader(TraceSpec):
+    """What all data sets of AIPerf's form need to be told.
 
     Attributes:
         output_tokens: Of a line without `output_length`.
@@ -101,7 +101,6 @@ class AiperfSpec(TraceSpec):
         media_position: Where the media stand: AIPerf sends them behind the text.
     """
 
-    kind: Literal["aiperf-jsonl"] = "aiperf-jsonl"
     output_tokens: PositiveInt | None = None
     characters_per_token: PositiveFloat = 4.0
     image_size: SizeDistribution | None = None
@@ -109,41 +108,34 @@ class AiperfSpec(TraceSpec):
     audio_s: PositiveFloat | None = None
     media_position: Position = "end"
 
-    def read(self, path: Path, seed: int) -> Iterator[WorkloadRequest]:
-        """The requests of the file; ids are line numbers."""
-        streams = KeyedStreams(seed, "aiperf-media")
-        rows = in_order(_timed_rows(path), path, self.reorder_ms)
-        for arrival_ms, number, line in self.cut.apply(rows, path, None):
-            try:
-                yield self._request(line, f"aiperf-{number}", arrival_ms, streams)
-            except ValueError as error:
-                raise line_error(path, number, "", str(error), "correct or drop the line") from error
-
     def statements(self, path: Path) -> list[str]:  # noqa: ARG002 - one signature for all traces
         """What reading the file assumes."""
         told = [f"{self.characters_per_token:g} characters a token, equal texts are equal tokens"]
         if self.output_tokens is not None:
             told.append(f"outputs of {self.output_tokens} tokens where the line says none")
         told += [f"pictures of {self.image_size.summary()}"] if self.image_size else []
-        return [*told, "lines without timestamps arrive at once"]
+        return told
 
-    def _request(self, line: _Line, request_id: str, arrival_ms: float, streams: KeyedStreams) -> WorkloadRequest:
-        """The request of a line; ValueError when it says too little."""
+    def output_of(self, line: AiperfLine) -> int:
+        """Tokens that a line generates; ValueError when nobody says how many."""
         output_tokens = line.output_length if line.output_length is not None else self.output_tokens
         if output_tokens is None or output_tokens < 1:
             raise ValueError("says no output_length of at least 1, and output_tokens is not set")
+        return output_tokens
+
+    def parts_of(self, line: AiperfLine, request_id: str, streams: KeyedStreams) -> Parts:
+        """The prompt of a line; ValueError when it says too little."""
         text = tuple(self._text(one) for one in _contents(line.text, line.texts) if one)
         media = list(self._media(line, streams))
         if not text and not media:
             raise ValueError("has neither text nor media")
-        parts = insert_media(text, media, self.media_position, streams.generator(request_id))
-        return WorkloadRequest(request_id, arrival_ms, parts, output_tokens, line.session_id or "")
+        return tuple(insert_media(text, media, self.media_position, streams.generator(request_id)))
 
     def _text(self, text: str) -> TokenRun:
         tokens = max(1, round(len(text) / self.characters_per_token))
         return TokenRun(("text", _identity(text)), 0, tokens)
 
-    def _media(self, line: _Line, streams: KeyedStreams) -> Iterator[MediaRef]:
+    def _media(self, line: AiperfLine, streams: KeyedStreams) -> Iterator[MediaRef]:
         """Media of a line; the same content has the same size wherever it comes."""
         videos, sounds = _contents(line.video, line.videos), _contents(line.audio, line.audios)
         for told, contents, sizes in (
@@ -159,3 +151,25 @@ class AiperfSpec(TraceSpec):
             if self.audio_s is None:
                 raise ValueError("has sounds, whose length the file does not say, and audio_s is not set")
             yield MediaRef(_identity(content), "audio", duration_s=self.audio_s)
+
+
+class AiperfSpec(AiperfReader):
+    """A single-turn data set of AIPerf's form. Lines without timestamps arrive all at once: send them in a `closed-loop`."""
+
+    kind: Literal["aiperf-jsonl"] = "aiperf-jsonl"
+
+    def read(self, path: Path, seed: int) -> Iterator[WorkloadRequest]:
+        """The requests of the file; ids are line numbers."""
+        streams = KeyedStreams(seed, "aiperf-media")
+        rows = in_order(_timed_rows(path), path, self.reorder_ms)
+        for arrival_ms, number, line in self.cut.apply(rows, path, None):
+            request_id = f"aiperf-{number}"
+            try:
+                output_tokens, parts = self.output_of(line), self.parts_of(line, request_id, streams)
+            except ValueError as error:
+                raise line_error(path, number, "", str(error), "correct or drop the line") from error
+            yield WorkloadRequest(request_id, arrival_ms, parts, output_tokens, line.session_id or "")
+
+    def statements(self, path: Path) -> list[str]:
+        """What reading the file assumes."""
+        return [*super().statements(path), "lines without timestamps arrive at once"]

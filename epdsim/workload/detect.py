@@ -20,6 +20,7 @@ FORMATS = (
     "mooncake-jsonl",
     "bailian-jsonl",
     "aiperf-jsonl",
+    "aiperf-multi-turn",
     "azure-csv",
     "burstgpt-csv",
     "blis-csv",
@@ -59,6 +60,8 @@ def _of_json(path: Path, number: int, line: bytes) -> str:
         return "bailian-jsonl"
     if {"timestamp", "input_length", "output_length"} <= keys:
         return "jsonl" if keys & _OWN_KEYS else "mooncake-jsonl"
+    if "turns" in keys:
+        return "aiperf-multi-turn"
     if keys & _MEDIA_KEYS:
         return "aiperf-jsonl"
     raise _unknown(path, number, sorted(keys))

@@ -12,6 +12,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from epdsim.core.errors import InputError
 from epdsim.workload.aiperf import AiperfSpec
+from epdsim.workload.aiperf_turns import AiperfTurnsSpec
 from epdsim.workload.azure import AzureCsvSpec
 from epdsim.workload.bailian import BailianSpec
 from epdsim.workload.blis import BlisSpec
@@ -34,6 +35,7 @@ OpenSpec = (
     | BailianSpec
     | BlisSpec
     | AiperfSpec
+    | AiperfTurnsSpec
     | OwnCsvSpec
     | ServeGenSpec
     | PoissonSpec

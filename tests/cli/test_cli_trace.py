@@ -55,6 +55,14 @@ OWN = "arrival_s,prompt_tokens,output_tokens,images,image_hashes\n" + "".join(
     for i in range(30)
 )
 
+TURNS = "".join(
+    json.dumps(
+        {"turns": [{"text": "t" * (n + 9), "image": f"i{n % 3}", "timestamp": 90 * n}, {"text": "and", "delay": 40}]}
+    )
+    + "\n"
+    for n in range(9)
+)
+
 FORMS = {
     "azure-csv": (AZURE, {}),
     "burstgpt-csv": (BURST, {}),
@@ -62,6 +70,7 @@ FORMS = {
     "mooncake-jsonl": (MOONCAKE, {}),
     "blis-csv": (BLIS, {}),
     "aiperf-jsonl": (AIPERF, {"image_size": "320x320"}),
+    "aiperf-multi-turn": (TURNS, {"image_size": "320x320", "answer_s": 0.2, "output_tokens": 6}),
     "csv": (OWN, {"image_size": {"kind": "weighted", "sizes": [{"size": "320x320"}, {"size": "360p"}]}}),
 }
 PLAIN = ["--set", "runs=[]", "--set", "claims=[]", "--set", "columns=[]"]

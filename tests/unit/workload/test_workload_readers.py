@@ -224,6 +224,49 @@ class TestAiperf:
         assert "trace.txt, line 2" in refused(read, "aiperf-jsonl", f"{good}\n{json.dumps(line)}\n", words)
 
 
+TALK = {
+    "session_id": "talk",
+    "turns": [
+        {"text": "a" * 40, "image": "cat", "output_length": 7, "timestamp": 100},
+        {"text": "b" * 20, "output_length": 5, "delay": 500},
+        {"text": "c" * 4, "image": "dog", "output_length": 1},
+    ],
+}
+
+
+class TestAiperfTurns:
+    def test_a_turn_carries_all_turns_and_answers_before_it(self, read):
+        single = json.dumps({"turns": [{"text": "d" * 8, "output_length": 2}]})
+        requests = read("aiperf-multi-turn", f"{json.dumps(TALK)}\n{single}\n", answer_s=2, image_size="64x64")
+        assert [(one.request_id, one.arrival_ms, one.session_id) for one in requests] == [
+            ("aiperf-2/turn0", 0.0, "aiperf-2"),
+            ("talk/turn0", 100.0, "talk"),
+            ("talk/turn1", 2600.0, "talk"),
+            ("talk/turn2", 4600.0, "talk"),
+        ]
+        first, second, third = (one.parts for one in requests[1:])
+        cat, dog = (MediaRef(name, height=64, width=64) for name in ("cat", "dog"))
+        assert first == (TokenRun(("text", "a" * 40), 0, 10), cat)
+        assert second == (*first, TokenRun(("answer", "talk", 0), 0, 7), TokenRun(("text", "b" * 20), 0, 5))
+        assert third == (*second, TokenRun(("answer", "talk", 1), 0, 5), TokenRun(("text", "c" * 4), 0, 1), dog)
+
+    @pytest.mark.parametrize(
+        ("turns", "words"),
+        [
+            ([], "has no turns"),
+            ([{"text": "a", "output_length": 1}, {"text": "a"}], "turn 1 says no output_length of at least 1"),
+            ([{"text": "", "output_length": 1}], "turn 0 has neither text nor media"),
+            (
+                [{"text": "a", "output_length": 1, "timestamp": 5}, {"text": "a", "output_length": 1, "timestamp": 4}],
+                "turn 1 is sent before the one before it",
+            ),
+        ],
+    )
+    def test_bad_lines(self, read, turns, words):
+        text = f"{json.dumps(TALK)}\n{json.dumps({'turns': turns})}\n"
+        assert "trace.txt, line 2" in refused(read, "aiperf-multi-turn", text, words, answer_s=2, image_size="64x64")
+
+
 OWN = "arrival_s,prompt_tokens,output_tokens,images,image_hashes\n"
 
 
