@@ -42,6 +42,9 @@ class FleetStarted(Event, frozen=True):
         pools: By leg, the names of the instances that take it.
         max_batch_items: Items that one encoder run takes at most; 0 without encode instances.
         routers: By leg, for pools that have a router of their own.
+        detect_ms: From a loss of an instance until the fleet knows.
+        give_up_ms: How long a request waits where all instances of a pool are lost.
+        faults_end_ms: When the last slow or cut link and the last slow encoder are as always again.
     """
 
     is_detail: ClassVar[bool] = True
@@ -51,6 +54,9 @@ class FleetStarted(Event, frozen=True):
     pools: Mapping[str, Sequence[str]]
     max_batch_items: int = 0
     routers: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
+    detect_ms: float = 0.0
+    give_up_ms: float = 0.0
+    faults_end_ms: float = 0.0
 
 
 class RequestArrived(Event, frozen=True):

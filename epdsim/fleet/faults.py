@@ -74,6 +74,16 @@ class Faults:
     detect_ms: float = 0.0
     give_up_ms: float = 60_000.0
 
+    @property
+    def slow_until_ms(self) -> float:
+        """When the last slow or cut link and the last slow encoder are as always again; 0 without any."""
+        spans = [*(self.slow_encoders or {}).values(), *(self.links or {}).values()]
+        return max((until_ms for some in spans for _, until_ms, _ in some), default=0.0)
+
+
+NO_FAULTS = Faults()
+"""Nothing goes wrong."""
+
 
 class Pace:
     """How fast something goes over time: as always, except in some spans.

@@ -20,6 +20,7 @@ from epdsim.events import (
     StepPlanned,
 )
 from epdsim.fleet.config import FleetConfig
+from epdsim.fleet.faults import NO_FAULTS
 
 
 def fleet_started(config: FleetConfig, prefix: str) -> FleetStarted:
@@ -34,7 +35,9 @@ def fleet_started(config: FleetConfig, prefix: str) -> FleetStarted:
     pools = {leg: _names(name, pool.count) for leg, (name, pool) in told.items() if pool is not None}
     routers = {leg: pool.router for leg, (_, pool) in told.items() if pool is not None and pool.router is not None}
     max_batch_items = config.encode.max_batch_items if config.encode is not None else 0
-    return FleetStarted(0.0, "fleet", config.topology, config.router, pools, max_batch_items, routers)
+    faults = config.faults or NO_FAULTS
+    patience = faults.detect_ms, faults.give_up_ms, faults.slow_until_ms
+    return FleetStarted(0.0, "fleet", config.topology, config.router, pools, max_batch_items, routers, *patience)
 
 
 def _names(prefix: str, count: int) -> list[str]:

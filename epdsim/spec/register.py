@@ -20,6 +20,7 @@ from epdsim.spec import (
     strip_cost,
 )
 from epdsim.spec.ec_sync import EC_SYNC
+from epdsim.spec.faults import LIVE_HEAL, LIVE_WAIT
 from epdsim.spec.identity import HASH_INJ, KEY_PARITY
 from epdsim.spec.property import Property
 from epdsim.spec.sessions import SES_EQ
@@ -30,7 +31,7 @@ FAMILIES: Mapping[str, tuple[str, Sequence[Property]]] = {
     "ecv": ("The validator", ecv.PROPERTIES),
     "strip": ("What workers are sent", (*strip.PROPERTIES, *strip_cost.PROPERTIES)),
     "encoder": ("Encoder cache and isolation", encoder.PROPERTIES),
-    "steps": ("Steps, blocks and progress", steps.PROPERTIES),
+    "steps": ("Steps, blocks and progress", (*steps.PROPERTIES, LIVE_WAIT, LIVE_HEAL)),
     "content": ("KV content", content.PROPERTIES),
     "positions": ("Positions and splicing", (*positions.PROPERTIES, SPLICE_EQ)),
     "caches": ("Media caches", caches.PROPERTIES),

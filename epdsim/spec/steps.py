@@ -283,20 +283,4 @@ PROPERTIES = (
         evidence=("vLLM issues 25890, 42489",),
         not_judged="tested on the model in tests/unit/engine/test_scheduler_admission.py; releases leave it to their front end",
     ),
-    Property(
-        "LIVE-WAIT",
-        "Every wait on a remote (EC, KV, receiver) ends within a bound, in success, failure of that request, or retry.",
-        "A lost message holds a request, and what it holds, for ever.",
-        "end to end",
-        evidence=("vLLM PRs 47941, 55290", "sglang issue 23082"),
-        not_judged="tested in tests/unit/fleet/test_fleet_faults.py; in any run SIM-PROG tells who waits for ever",
-    ),
-    Property(
-        "LIVE-HEAL",
-        "After faults stop every request ends within a bound.",
-        "A short failure of one part becomes a lasting one of the whole.",
-        "end to end",
-        kind="eventually",
-        not_judged="tested in tests/unit/fleet/test_fleet_faults.py; in any run SIM-PROG tells who waits for ever",
-    ),
 )

@@ -16,7 +16,7 @@ from epdsim.core.scheduler.config import SchedulerConfig
 from epdsim.cost import LinearEncode, LinearLm, Link, RenderCost
 from epdsim.cost.broadcast import BroadcastProfile
 from epdsim.events import Event
-from epdsim.fleet import EncodePool, EnginePool, FleetConfig, FleetCosts, RenderPool, simulate
+from epdsim.fleet import EncodePool, EnginePool, Faults, FleetConfig, FleetCosts, Loss, RenderPool, simulate
 from epdsim.media import family
 from epdsim.spec import JUDGED, Outcome, Verdict, judge, uncovered
 from epdsim.sut.judge_file import judge_file
@@ -87,6 +87,12 @@ def simulated() -> dict[str, Verdict]:
             simulate(config, family("qwen3-vl-8b"), requests, [events.append], wants_detail=True)
             for name, verdict in judge(events, JUDGED).items():
                 verdicts.setdefault(name, Verdict(name)).add(verdict)
+    events = []
+    lossy = replace(fleet("aggregated", 512, 8192), faults=Faults([Loss("engine-0", 3050.0, 3080.0)]))
+    apart = [replace(one, arrival_ms=500.0 * number) for number, one in enumerate(requests)]
+    simulate(lossy, family("qwen3-vl-8b"), apart, [events.append], wants_detail=True)
+    for name, verdict in judge(events, JUDGED).items():
+        verdicts[name].add(verdict)
     return verdicts
 
 

@@ -28,7 +28,9 @@ from epdsim.events import (
     StepFinished,
 )
 from epdsim.fleet import Faults, LinkSharing, Loss
+from epdsim.fleet.engine import EngineInstance
 from epdsim.fleet.faults import Pace
+from epdsim.spec import Outcome, judge, properties_of
 
 
 def pools_of(base, count):
@@ -128,6 +130,30 @@ class TestLosses:
         assert [one.lost for one in run.of(LegRetried)] == ["prefill-0"]
         assert [one.source for one in run.of(KvTransferred)] == ["prefill-1"]
         assert run.metrics.completed == 1
+
+
+class TestPlantedBugs:
+    """LIVE-WAIT and LIVE-HEAL hold, and no more where losses are not told, or an engine that comes back does nothing."""
+
+    def judged(self, run_fleet, small_fleet, chat):
+        requests = [chat(f"r{number}", 30.0 * number, output=20) for number in range(12)]
+        faults = Faults(
+            [Loss("engine-1", 200.0, 220.0), Loss("engine-0", 280.0, 300.0)], detect_ms=5.0, give_up_ms=50.0
+        )
+        run = run_fleet(replace(pools_of(small_fleet(), 2), faults=faults), requests)
+        verdicts = judge(run.events, properties_of(["LIVE-WAIT", "LIVE-HEAL"]))
+        return {name: one.outcome for name, one in verdicts.items()}
+
+    def test_without_a_bug_both_hold(self, run_fleet, small_fleet, chat):
+        assert set(self.judged(run_fleet, small_fleet, chat).values()) == {Outcome.HOLDS}
+
+    def test_callers_that_are_not_told_of_a_loss(self, run_fleet, small_fleet, chat, monkeypatch):
+        monkeypatch.setattr(EngineInstance, "give_up_lost", lambda _: None)
+        assert set(self.judged(run_fleet, small_fleet, chat).values()) == {Outcome.VIOLATED}
+
+    def test_an_engine_that_comes_back_and_does_nothing(self, run_fleet, small_fleet, chat, monkeypatch):
+        monkeypatch.setattr(EngineInstance, "come_back", lambda engine: setattr(engine, "_is_lost", False))
+        assert self.judged(run_fleet, small_fleet, chat)["LIVE-HEAL"] is Outcome.VIOLATED
 
 
 def test_embeddings_that_are_evicted_are_encoded_again(run_fleet, small_fleet, chat):
