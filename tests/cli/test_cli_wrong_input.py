@@ -265,12 +265,20 @@ def test_a_constant_that_cannot_be_fitted_is_told(refused, key, rule):
     assert rule in told
 
 
-def test_a_claim_on_a_figure_that_a_run_has_not_fails_and_the_rest_is_shown(epdsim):
-    words = ("claims=[{kind: equal, metrics: [tpot_ms], where: {}, across: ranks}]", "workload.output_tokens=1")
-    done = epdsim("run", "small.yaml", *(word for one in words for word in ("--set", one)))
+CLAIM = ("--set", "claims=[{kind: equal, metrics: [tpot_ms], where: {}, across: ranks}]")
+
+
+def test_a_claim_on_a_figure_that_no_run_can_have_is_refused_before_the_work(refused):
+    told = refused("run", "small.yaml", *CLAIM, "--set", "workload.output_tokens=1")
+    assert "key 'claims.0': the run at topology apart, ranks 2 has no tpot_ms: no request has two output tokens" in told
+
+
+def test_a_claim_on_a_figure_that_a_run_turns_out_not_to_have_fails_and_the_rest_is_shown(epdsim):
+    words = ("workload.text_tokens=500", "fleet.prefill.scheduler.num_gpu_blocks=8", "workload.output_tokens=3")
+    done = epdsim("run", "small.yaml", *CLAIM, *(word for one in words for word in ("--set", one)))
     assert done.code == 1
     assert done.out.splitlines()[-1].startswith("FAILS  equal claim: metric 'tpot_ms': no request completed")
-    assert "requests need two output tokens for one" in done.out
+    assert "not served  topology apart, ranks 2: 12 of 12 requests" in done.out
 
 
 def test_more_seeds_than_can_be_held_are_refused(refused):
