@@ -155,18 +155,18 @@ def decisions(
         yield Preempted(now_ms, name, request_id)
     for new in plan.new:
         yield _admitted(now_ms, name, new, requests[new.request_id], resumed=new.request_id in known)
-    if wants_detail:
-        yield from _details(now_ms, name, plan, requests)
-
-
-def _details(now_ms: float, name: str, plan: StepPlan, requests: Mapping[str, Request]) -> Iterator[Event]:
     for row in plan.cached:
-        request = requests[row.request_id]
         if row.resumed:
-            length, blocks = request.prompt.num_tokens, list(row.new_block_ids or ())
+            length, blocks = requests[row.request_id].prompt.num_tokens, list(row.new_block_ids or ())
             yield Admitted(
                 now_ms, name, row.request_id, length, row.num_computed_tokens, 0, (), resumed=True, block_ids=blocks
             )
+    if wants_detail:
+        yield from _details(now_ms, name, plan)
+
+
+def _details(now_ms: float, name: str, plan: StepPlan) -> Iterator[Event]:
+    for row in plan.cached:
         if row.mm_updates:
             yield PayloadsSent(now_ms, name, row.request_id, dict.fromkeys(row.mm_updates, "full"))
     rows: Sequence[NewRequestData | CachedRequestData] = (*plan.new, *plan.cached)
