@@ -90,6 +90,7 @@ class RequestQueued(Event, frozen=True):
         items: Its media, in order of offset.
         prompt_token_ids: Its prompt, where content is told; empty where only lengths matter.
         num_remote_tokens: Leading tokens whose KV cache another engine hands over at its first admission.
+        awaits_kv: Whether they are still to come, and it waits for them with its blocks.
         num_delivered_tokens: Last tokens of the prompt that are output which the client has, of an engine that was lost.
     """
 
@@ -104,6 +105,7 @@ class RequestQueued(Event, frozen=True):
     adapter: str | None = None
     num_remote_tokens: int = 0
     num_delivered_tokens: int = 0
+    awaits_kv: bool = False
 
 
 class InputQueued(Event, frozen=True):
@@ -124,7 +126,7 @@ class InputQueued(Event, frozen=True):
 
 
 class RequestAborted(Event, frozen=True):
-    """A client leaves; the request may have ended before."""
+    """A request is taken out of an engine before its end, as when its client leaves; it may have ended before."""
 
     is_detail: ClassVar[bool] = True
 

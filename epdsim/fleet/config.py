@@ -98,6 +98,7 @@ class FleetCosts:
         ec_link: What embeddings travel on.
         kv_link: What KV caches travel on.
         kv_bytes_per_token: Of the language model.
+        kv_layers: Its layers, of which the KV cache is pushed one by one while a prompt is computed; 1 for all at its end.
         sharing: Which transfers over these links wait for each other.
         encode_render: Front ends of encode instances, per leg and per item; None where they cost what `render` does.
     """
@@ -112,6 +113,7 @@ class FleetCosts:
     kv_bytes_per_token: int
     sharing: LinkSharing = LinkSharing()
     encode_render: RenderCost | None = None
+    kv_layers: int = 1
 
 
 @dataclass(frozen=True, slots=True)

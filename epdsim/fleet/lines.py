@@ -50,6 +50,29 @@ class Line:
             self._free_ms = end_ms
         return end_ms - now_ms
 
+    def push(self, nbytes: int, since_ms: float, num_parts: int) -> float:
+        """Milliseconds until the last byte of a transfer is there that others did not have to wait for so far.
+
+        Its parts went while they were made, as soon as the line was free; the last one goes now.
+
+        Args:
+            nbytes: In all.
+            since_ms: When the first part was made.
+            num_parts: All of one size.
+        """
+        world, link, now_ms = self._world, self._link, self._world.env.now
+        # Whatever was sent before is through when the line is free: from then on it was idle.
+        begin_ms = max(since_ms, self._free_ms) if self._is_shared else since_ms
+        pace = self._pace or Pace(())
+        all_ms, last_ms = on_grid(link.transfer_ms(nbytes)), on_grid(link.transfer_ms(-(-nbytes // num_parts)))
+        end_ms = on_grid(max(pace.end_ms(begin_ms, all_ms), pace.end_ms(now_ms, last_ms)))
+        if self._is_shared:
+            self._free_ms = end_ms
+        if world.wants_detail and not self._is_plain:
+            rate = link.bandwidth_bytes_per_s
+            world.emit(LinkUsed(now_ms, self._name, nbytes, begin_ms, end_ms, rate, self._is_shared))
+        return end_ms - now_ms
+
 
 class Lines:
     """The lines of one kind of link.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
@@ -82,16 +83,20 @@ def _build(world: World, family: Family) -> Orchestrator:
     if world.wants_detail:
         world.emit(fleet_started(config, prefix))
     prefill = _engines(world, prefix, config.prefill, ec)
-    decode = _engines(world, "decode", config.decode, ec) if config.decode else []
+    style = ORCHESTRATORS[config.orchestrator]
+    decode = _engines(world, "decode", _with_role(config.decode, style.decode_role), ec) if config.decode else []
     health = Health(world, faults) if faults is not None else None
     calls = Calls(world, prefill, decode, body, kv, health)
-    style = ORCHESTRATORS[config.orchestrator]
     encoding = _encoding(world, config.encode, style, body, health) if config.encode is not None else None
     orchestrator = style.kind(world, Renderer(family, config.dialect, world.notices), calls, encoding)
     if faults is not None and health is not None:
         encoders = encoding.encoders if encoding is not None else ()
         _expect(world, faults, health, [*calls.engines, *encoders])
     return orchestrator
+
+
+def _with_role(pool: EnginePool, kv_role: str) -> EnginePool:
+    return pool if kv_role == "none" else replace(pool, scheduler=replace(pool.scheduler, kv_role=kv_role))
 
 
 def _encoding(world: World, pool: EncodePool, style: Style, body: Lines, health: Health | None) -> Encoding:

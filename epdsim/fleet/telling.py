@@ -129,6 +129,7 @@ def request_queued(now_ms: float, name: str, request: Request, num_delivered_tok
         adapter=request.adapter,
         num_remote_tokens=request.num_remote_tokens,
         num_delivered_tokens=num_delivered_tokens,
+        awaits_kv=request.kv_transfer.loads_async,
     )
 
 

@@ -156,6 +156,7 @@ class _Flight:
     arrived_ms: float
     slo_class: str
     first_ms: float = -1.0
+    first_leg: str = ""
     stage_start_ms: float = 0.0
     stages_ms: dict[Stage, float] = field(default_factory=dict[Stage, float])
 
@@ -236,12 +237,23 @@ class MetricsSink:
 
     def _leg(self, event: LegSent) -> None:
         if event.leg != "encode":
-            self._ends("prefill" if event.leg == "decode" else "encode", event)
+            self._ends_stage_before(event)
         if self._is_warm_up(event.request_id):
             return
         self._totals.legs[event.leg] += event.body_bytes
         if event.body_bytes_by_payload:
             self._totals.by_payload.update(event.body_bytes_by_payload)
+
+    def _ends_stage_before(self, event: LegSent) -> None:
+        flight = self._flights.get(event.request_id)
+        if flight is None:
+            return
+        stage: Stage = "encode"
+        if flight.first_leg:
+            # Where decode is called first, its wait for the call of prefill is one for blocks.
+            stage = "prefill" if event.leg == "decode" else "queue" if flight.first_leg == "decode" else "encode"
+        flight.first_leg = flight.first_leg or event.leg
+        flight.ends(stage, event.time_ms)
 
     def _encoded(self, event: EncodeFinished) -> None:
         if not self._is_warm_up(event.request_id):
@@ -283,6 +295,9 @@ class MetricsSink:
             self._encode_run_ms.append(event.encode_ms)
 
     def _kv(self, event: KvTransferred) -> None:
+        flight = self._flights.get(event.request_id)
+        if flight is not None and flight.first_leg == "decode":
+            flight.ends("prefill", event.time_ms)
         if not self._is_warm_up(event.request_id):
             self._totals.counts["kv_bytes"] += event.kv_bytes
 
@@ -311,6 +326,9 @@ class MetricsSink:
         self._totals.failures[event.reason] += 1
 
     def _retried(self, event: LegRetried) -> None:
+        flight = self._flights.get(event.request_id)
+        if flight is not None and event.leg == "generate":
+            flight.first_leg = ""
         if not self._is_warm_up(event.request_id):
             self._totals.counts["retries"] += 1
 

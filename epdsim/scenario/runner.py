@@ -220,6 +220,7 @@ def _costs(scenario: Scenario, costs: CostsSpec) -> FleetCosts:
         ec_link=_cost(scenario, "ec_link", build_link, costs.ec_link),
         kv_link=_cost(scenario, "kv_link", build_link, costs.kv_link),
         kv_bytes_per_token=costs.kv_bytes_per_token,
+        kv_layers=costs.kv_layers,
         sharing=LinkSharing(
             costs.body_link.sharing or "none", costs.ec_link.sharing or "none", costs.kv_link.sharing or "instance"
         ),

@@ -110,7 +110,8 @@ class FleetSpec(Strict):
         topology: Which stages have instances of their own; `decode` and `encode` count only where they have.
         dialect: Whose rules: the ideal, or a release such as `vllm-0.32`.
         orchestrator: Who sends which leg where: `per_item` has each item of a request encoded by a leg of its own (llm-d's
-            coordinator); `batched` lets the pictures that go to one encoder share a leg (vLLM's example proxy).
+            coordinator); `batched` lets the pictures that go to one encoder share a leg (vLLM's example proxy); `decode_first`
+            calls the engine that generates first, and prefill pushes the KV cache into its blocks layer by layer (vLLM-Ascend).
         max_leg_items: Pictures that share an encode leg of `batched` at most; null for no limit.
         router: Which instance of a pool takes the next leg: one after the other, the one with the fewest legs under way, or the one
             that was sent the longest beginning of the prompt (`prefix_affinity`) or most of the items (`media_affinity`) before.
@@ -125,7 +126,7 @@ class FleetSpec(Strict):
 
     topology: Literal["aggregated", "p+d", "e+pd", "e+p+d"] = "aggregated"
     dialect: str = "ideal"
-    orchestrator: Literal["per_item", "batched"] = "per_item"
+    orchestrator: Literal["per_item", "batched", "decode_first"] = "per_item"
     max_leg_items: Count | None = None
     router: RouterName = "round_robin"
     router_stale_ms: Size = 0.0
@@ -135,6 +136,12 @@ class FleetSpec(Strict):
     encode: EncodePoolSpec = Field(default_factory=EncodePoolSpec)
     prefill: EnginePoolSpec = Field(default_factory=EnginePoolSpec)
     decode: EnginePoolSpec = Field(default_factory=EnginePoolSpec)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.orchestrator == "decode_first" and not self.topology.endswith("p+d"):
+            raise ValueError(f"orchestrator decode_first needs decode instances, and topology is {self.topology}")
+        return self
 
 
 class CostsSpec(Strict):
@@ -152,6 +159,7 @@ class CostsSpec(Strict):
         ec_link: What embeddings travel on.
         kv_link: What KV caches travel on.
         kv_bytes_per_token: Of the language model.
+        kv_layers: Its layers, whose KV cache `decode_first` pushes one by one while a prompt is computed; 1 for all at its end.
     """
 
     lm: LmCostSpec
@@ -165,6 +173,7 @@ class CostsSpec(Strict):
     ec_link: LinkSpec
     kv_link: LinkSpec
     kv_bytes_per_token: Annotated[int, Field(ge=0)]
+    kv_layers: Count = 1
 
 
 class FitParameter(Strict):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from epdsim.events import (
+    Admitted,
     EcLoaded,
     EncodeFinished,
     Event,
@@ -112,6 +113,7 @@ class KvHand:
     def __init__(self) -> None:
         self._computed: dict[str, dict[str, int]] = {}
         self._arrived: dict[str, dict[str, int]] = {}
+        self._awaits: set[str] = set()
 
     def __call__(self, event: Event, _engine: EngineState) -> Iterator[Finding]:
         """Follow what is computed, moved and taken over."""
@@ -122,6 +124,7 @@ class KvHand:
             case RequestFinished() | RequestFailed():
                 self._computed.pop(event.request_id, None)
                 self._arrived.pop(event.request_id, None)
+                self._awaits.discard(event.request_id)
             case StepPlanned():
                 for request_id, count in event.num_scheduled_tokens.items():
                     computed = self._computed.get(request_id)
@@ -134,17 +137,26 @@ class KvHand:
                     told = f"the KV cache of {event.request_id} comes to {event.instance} twice"
                     yield Broken(told, (event.request_id,))
                 arrived[event.instance] = self._computed[event.request_id].get(event.source, 0)
-            case RequestQueued() if event.num_remote_tokens and event.request_id in self._arrived:
-                yield Reached(f"{event.request_id} takes over {event.num_remote_tokens} tokens")
-                num_arrived = self._arrived[event.request_id].get(event.instance)
-                if num_arrived is None or num_arrived < event.num_remote_tokens:
-                    told = "nothing has come" if num_arrived is None else f"{num_arrived} of them were computed"
-                    yield Broken(
-                        f"{event.request_id} takes over {event.num_remote_tokens} tokens at {event.instance}, and {told}",
-                        (event.request_id,),
-                    )
+            case RequestQueued() if event.request_id in self._arrived:
+                self._awaits.discard(event.request_id)
+                if event.awaits_kv:
+                    self._awaits.add(event.request_id)
+                elif event.num_remote_tokens:
+                    yield from self._takes_over(event)
+            case Admitted() if event.num_remote_tokens and event.request_id in self._awaits and not event.resumed:
+                yield from self._takes_over(event)
             case _:
                 pass
+
+    def _takes_over(self, event: RequestQueued | Admitted) -> Iterator[Finding]:
+        yield Reached(f"{event.request_id} takes over {event.num_remote_tokens} tokens")
+        num_arrived = self._arrived[event.request_id].get(event.instance)
+        if num_arrived is None or num_arrived < event.num_remote_tokens:
+            told = "nothing has come" if num_arrived is None else f"{num_arrived} of them were computed"
+            yield Broken(
+                f"{event.request_id} takes over {event.num_remote_tokens} tokens at {event.instance}, and {told}",
+                (event.request_id,),
+            )
 
 
 _ENDS = (RequestFinished, RequestFailed)
@@ -190,5 +202,5 @@ KV_HAND = Property(
     evidence=("vLLM issue 49250", "LMCache PR 2069"),
     twin="TOK-CONS",
     monitor=KvHand,
-    reads=(RequestArrived, LegRetried, StepPlanned, KvTransferred, RequestQueued, *_ENDS),
+    reads=(RequestArrived, LegRetried, StepPlanned, KvTransferred, RequestQueued, Admitted, *_ENDS),
 )

@@ -19,6 +19,7 @@ from epdsim.events import (
     LegRetried,
     LegSent,
     PromptComputed,
+    RequestAborted,
     RequestFailed,
     RequestFinished,
     RequestQueued,
@@ -60,6 +61,12 @@ class _Station:
             self.since_ms[request_id] = now_ms
         self.came.clear()
 
+    def aborts(self, request_id: str, now_ms: float) -> None:
+        """A request is taken out, of which the end of the last step told."""
+        if request_id in self.since_ms:
+            self.area_ms += self.level * (now_ms - self.told_ms)
+            self.level, self.told_ms = self.level - 1, now_ms
+
     def leaves(self, request_id: str, now_ms: float) -> bool:
         """A request leaves; whether nobody is left."""
         self.came.discard(request_id)
@@ -77,12 +84,13 @@ class SimLittle:
         PromptComputed,
         RequestFinished,
         RequestFailed,
+        RequestAborted,
         InstanceLost,
     )
 
     def __init__(self) -> None:
         self._stations: dict[str, _Station] = {}
-        self._where: dict[str, str] = {}
+        self._where: dict[str, list[str]] = {}
 
     def __call__(self, event: Event, _engine: EngineState) -> Iterator[Finding]:
         """Sum what engines tell of their queues, and beside it the stays of requests."""
@@ -93,14 +101,26 @@ class SimLittle:
         elif isinstance(event, RequestQueued):
             if event.instance in self._stations:
                 self._stations[event.instance].came.add(event.request_id)
-                self._where[event.request_id] = event.instance
+                self._where.setdefault(event.request_id, []).append(event.instance)
         elif isinstance(event, EngineStarted) or (isinstance(event, InstanceLost) and event.instance in self._stations):
             # What is lost with an engine has not stayed: its callers hear of it later.
             self._stations[event.instance] = _Station(told_ms=event.time_ms)
-        elif isinstance(event, (RequestFinished, RequestFailed, PromptComputed)):
-            name = self._where.pop(event.request_id, "")
+        elif isinstance(event, (RequestFinished, RequestFailed, PromptComputed, RequestAborted)):
+            name = self._leaves(event)
             if name and self._stations[name].leaves(event.request_id, event.time_ms):
                 yield from self._empty(name, self._stations[name])
+
+    def _leaves(self, event: RequestFinished | RequestFailed | PromptComputed | RequestAborted) -> str:
+        """The engine that a request leaves now; it may be in two at a time."""
+        at = self._where.get(event.request_id, [])
+        name = event.instance if event.instance in at else ""
+        if name:
+            at.remove(name)
+        if isinstance(event, RequestAborted) and name:
+            self._stations[name].aborts(event.request_id, event.time_ms)
+        if not at or isinstance(event, (RequestFinished, RequestFailed)):
+            self._where.pop(event.request_id, None)
+        return name
 
     def _empty(self, name: str, station: _Station) -> Iterator[Finding]:
         yield Reached(f"{name} is empty")

@@ -24,7 +24,7 @@ def scenario_files(draw: st.DrawFn) -> dict[str, Any]:
         "family": draw(st.sampled_from(FAMILIES)),
         "fleet": {
             "topology": topology,
-            "orchestrator": draw(st.sampled_from(["per_item", "batched"])),
+            "orchestrator": draw(st.sampled_from(_styles(topology))),
             "max_leg_items": draw(st.sampled_from([None, 1, 2])),
             "router": draw(_ROUTERS),
             "router_stale_ms": draw(st.sampled_from([0, 100])),
@@ -50,6 +50,11 @@ def scenario_files(draw: st.DrawFn) -> dict[str, Any]:
     if draw(st.booleans()):
         told["faults"] = draw(_faults(topology, counts))
     return told
+
+
+def _styles(topology: str) -> list[str]:
+    """Orchestrators that a fleet can have."""
+    return ["per_item", "batched", *(["decode_first"] if topology.endswith("p+d") else [])]
 
 
 @st.composite
@@ -85,6 +90,7 @@ def _costs(draw: st.DrawFn) -> dict[str, Any]:
         "ec_link": link(),
         "kv_link": link(),
         "kv_bytes_per_token": 36864,
+        "kv_layers": draw(st.sampled_from([1, 36])),
     }
 
 

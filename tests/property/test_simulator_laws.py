@@ -346,7 +346,7 @@ class TestPlantedBugs:
             usual = decode_stepper(lm)
             return lambda *load: [1.01 * one for one in usual(*load)]
 
-        monkeypatch.setattr("epdsim.fleet.engine.decode_stepper", slow)
+        monkeypatch.setattr("epdsim.fleet.stepping.decode_stepper", slow)
         told = steady_file("aggregated")
         assert outcome(play(told)[0]) != outcome(play(told, by_step=True)[0])
         assert figures(told, by_step=False) != figures(told, by_step=True)

@@ -134,7 +134,8 @@ class Calls:
         engine.outstanding += 1
         try:
             yield self._world.after(way_ms)
-            yield engine.submit(request, task.rendered, is_visible=is_visible, setback=task.setback)
+            job = engine.submit(request, task.rendered, is_visible=is_visible, setback=task.setback)
+            yield job.done
         finally:
             engine.outstanding -= 1
 

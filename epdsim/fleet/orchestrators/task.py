@@ -9,8 +9,9 @@ from typing import Any
 from epdsim.core.prompt import RunPrompt, TokenRun
 from epdsim.core.records import record
 from epdsim.core.request import EcOffer
-from epdsim.fleet.engine import EngineInstance, Setback
+from epdsim.fleet.engine import EngineInstance
 from epdsim.fleet.faults import InstanceLostError
+from epdsim.fleet.jobs import Setback
 from epdsim.fleet.render import RenderedRequest
 from epdsim.workload.request import WorkloadRequest
 

@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from epdsim.core.prompt import TokenRun
+from epdsim.core.request import KvTransfer
 from epdsim.events import (
+    Admitted,
     EcLoaded,
     EncodeFinished,
     ItemInfo,
@@ -18,7 +20,8 @@ from epdsim.events import (
     StepPlanned,
 )
 from epdsim.fleet import simulate
-from epdsim.fleet.orchestrators import calls, store_encoding
+from epdsim.fleet.orchestrators import calls, decode_first, store_encoding
+from epdsim.fleet.orchestrators.decode_first import DecodeFirst
 from epdsim.media import family
 from epdsim.spec import REGISTER, Outcome, judge
 from epdsim.workload.request import MediaRef, WorkloadRequest
@@ -70,13 +73,23 @@ def test_what_is_taken_over_was_computed_and_has_come_once():
     assert outcome("KV-HAND", computed(6), moved, moved) is Outcome.VIOLATED
 
 
-def run(small_fleet, names):
+def test_who_waits_for_a_kv_cache_with_its_blocks_takes_it_over_when_it_is_admitted():
+    computed = StepPlanned(1, "prefill-0", 0, {"a": 6}, num_computed_tokens={"a": 0})
+    waits = RequestQueued(0, "decode-0", "a", 6, 2, num_remote_tokens=6, awaits_kv=True)
+    moved, admitted = KvTransferred(2, "decode-0", "a", "prefill-0", 99), Admitted(3, "decode-0", "a", 6, 5, 6)
+    assert outcome("KV-HAND", waits, computed, moved, admitted) is Outcome.HOLDS
+    assert outcome("KV-HAND", waits, computed, admitted) is Outcome.VIOLATED
+    assert outcome("KV-HAND", waits, moved, admitted) is Outcome.VIOLATED
+    assert outcome("KV-HAND", waits, computed, moved) is Outcome.INCONCLUSIVE
+
+
+def run(small_fleet, names, **changes):
     requests = [
         WorkloadRequest(f"r{i}", 3.0 * i, (MediaRef(f"picture-{i}", height=224, width=224), TokenRun("t", 0, 20)), 4)
         for i in range(4)
     ]
     events = []
-    simulate(small_fleet("e+p+d"), family("qwen3-vl-8b"), requests, [events.append], wants_detail=True)
+    simulate(small_fleet("e+p+d", **changes), family("qwen3-vl-8b"), requests, [events.append], wants_detail=True)
     return judge(events, [REGISTER[name] for name in names])
 
 
@@ -88,6 +101,11 @@ def test_a_fleet_holds(small_fleet):
 
 
 class TestPlantedDefects:
+    def test_a_decode_engine_that_does_not_wait_for_the_kv_cache(self, small_fleet, monkeypatch):
+        monkeypatch.setattr(decode_first, "AWAITED", KvTransfer())
+        monkeypatch.setattr(DecodeFirst, "_fill", lambda *_: iter(()))
+        assert run(small_fleet, ["KV-HAND"], orchestrator="decode_first")["KV-HAND"].num_broken
+
     def test_an_orchestrator_that_does_not_wait_for_the_encoder(self, small_fleet, monkeypatch):
         monkeypatch.setattr(store_encoding.simpy, "AllOf", lambda env, _events: env.timeout(0))
         monkeypatch.setattr("epdsim.core.ec.store.EcStore.touch", lambda _self, _mm_hash: 8)

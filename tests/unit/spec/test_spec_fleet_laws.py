@@ -18,6 +18,7 @@ from epdsim.events import (
     LegRetried,
     LegSent,
     PromptComputed,
+    RequestAborted,
     RequestArrived,
     RequestFailed,
     RequestFinished,
@@ -67,6 +68,20 @@ class TestLittle:
 
     def test_a_prompt_that_is_handed_over_has_left(self):
         run = STARTED, queued("a"), step(5, 1), step(10, 0), PromptComputed(10, E, "a")
+        assert outcome("SIM-LITTLE", *run) is Outcome.HOLDS
+
+    def test_who_is_taken_out_has_left(self):
+        begin = STARTED, queued("a"), queued("b"), step(5, 1, 1), step(10, 1, 1)
+        out = RequestAborted(12, E, "b")
+        end = step(20, 0), RequestFinished(20, E, "a", 2)
+        assert outcome("SIM-LITTLE", *begin, out, *end) is Outcome.HOLDS
+        assert outcome("SIM-LITTLE", *begin, out, step(15, 1, 1), *end) is Outcome.VIOLATED, "it is still told of"
+        assert outcome("SIM-LITTLE", *begin, step(12, 1, 1), out, *end) is Outcome.HOLDS
+
+    def test_a_request_can_be_in_two_engines(self):
+        other = EngineStarted(0, "decode-0", "model", 4, 64, 64, 8, 64, 64)
+        begin = STARTED, other, queued("a"), RequestQueued(0, "decode-0", "a", 6, 2, awaits_kv=True)
+        run = *begin, step(5, 1), step(10, 0), PromptComputed(10, E, "a")
         assert outcome("SIM-LITTLE", *run) is Outcome.HOLDS
 
 

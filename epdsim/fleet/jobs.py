@@ -1,0 +1,82 @@
+"""What an engine knows of a request beyond its scheduler, and of steps that it takes at once."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import simpy
+
+from epdsim.fleet.render import RenderedRequest
+from epdsim.fleet.step_cost import StepBroadcast
+from epdsim.fleet.world import TICKS_PER_MS
+
+NEVER_MS = -1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Setback:
+    """What was lost of a request before it came here.
+
+    Attributes:
+        lost_ms: When, the last time.
+        delivered_tokens: Output tokens that the client has; the last ones of the prompt here.
+    """
+
+    lost_ms: float
+    delivered_tokens: int
+
+
+@dataclass(slots=True)
+class Job:
+    """A request in an engine: its rendering, the client's view of it, who waits for it, and what it has been through.
+
+    Attributes:
+        request_id: Of the request.
+        rendered: As the client sent it.
+        is_visible: Whether its tokens go to the client.
+        done: Fires when it has all its tokens, and fails with `RequestLostError` when it ends without.
+        setback: What was lost of it before.
+        allocated: Fires when it has blocks for a KV cache that is still to come; None when none is.
+        output_tokens: So far.
+        began_ms: When it was admitted; negative when it never was, or was preempted since.
+    """
+
+    request_id: str
+    rendered: RenderedRequest
+    is_visible: bool
+    done: simpy.Event
+    setback: Setback | None = None
+    allocated: simpy.Event | None = None
+    output_tokens: int = 0
+    began_ms: float = NEVER_MS
+
+
+@dataclass(slots=True)
+class Stride:
+    """Steps under way that decide nothing.
+
+    Attributes:
+        started_ms: When the first one began.
+        ends: When each ends, in ticks of the grid since then.
+        num_steps: How many of them are taken.
+        broadcast: Of each.
+        timer: Fires when the last one that is taken ends.
+    """
+
+    started_ms: float
+    ends: Sequence[int]
+    num_steps: int
+    broadcast: StepBroadcast
+    timer: simpy.Event = field(init=False)
+
+    def cut(self, now_ms: float) -> float | None:
+        """End with the step that is under way: how long that still takes; None when it is the last one anyway."""
+        elapsed_ms = now_ms - self.started_ms
+        num_steps = bisect_left(self.ends, elapsed_ms * TICKS_PER_MS) + 1
+        if num_steps >= self.num_steps:
+            return None
+        self.num_steps = num_steps
+        self.timer.callbacks.clear()
+        return self.ends[num_steps - 1] / TICKS_PER_MS - elapsed_ms
