@@ -298,11 +298,11 @@ class EcEvicted(Event, frozen=True):
 
 
 class LegRetried(Event, frozen=True):
-    """The orchestrator learns that a leg was lost with its instance, and sends it again.
+    """The orchestrator learns that a leg was lost with its instance, or that embeddings cannot be had, and sends it again.
 
     Attributes:
         leg: `"encode"` or `"generate"`: everything from the prompt on.
-        lost: The instance.
+        lost: The instance; of embeddings that cannot be had, the engine that waited for them.
         attempt: Which one begins now; 1 is the first after the loss.
         delivered_tokens: Output tokens that the client has; they become part of the prompt.
     """

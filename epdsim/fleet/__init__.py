@@ -3,6 +3,7 @@
 from epdsim.fleet.composer import PREFILL_PAYLOADS
 from epdsim.fleet.config import (
     TOPOLOGIES,
+    EcConfig,
     EncodePool,
     EnginePool,
     FleetConfig,
@@ -21,6 +22,7 @@ __all__ = [
     "PREFILL_PAYLOADS",
     "ROUTERS",
     "TOPOLOGIES",
+    "EcConfig",
     "EncodePool",
     "EnginePool",
     "Faults",

@@ -147,6 +147,11 @@ def push_request(items: Sequence[EncodeItem], consumer: str) -> dict[str, Any]:
     return {"consumer_zmq": f"tcp://{consumer}:5602", "ec_items": named}
 
 
+def push_offer(items: Sequence[EncodeItem]) -> dict[str, Any]:
+    """`ec_transfer_params` of a prefill call whose embeddings were pushed."""
+    return {"ec_items": [{"mm_hash": item.mm_hash, "transfer_id": item.transfer_id} for item in items]}
+
+
 def kv_descriptor(request_id: str, num_tokens: int, num_blocks: int) -> dict[str, Any]:
     """`kv_transfer_params` as a prefill instance answers them (pull, NIXL)."""
     return {

@@ -117,6 +117,31 @@ class FleetCosts:
 
 
 @dataclass(frozen=True, slots=True)
+class EcConfig:
+    """How embeddings get from encoders to engines.
+
+    Attributes:
+        kind: `"store"`, `"pull"` or `"push"`, see `epdsim.fleet.ec`.
+        producer_embeds: Embeddings that an encode instance keeps in host memory (pull, push).
+        consumer_embeds: Embeddings that an engine keeps there, beside its encoder cache.
+        wait_ms: How long an engine waits for an embedding at most; vLLM 0.32's, as all of these.
+        read_ms: How long a read may take (pull).
+        lease_ms: How long an encoder keeps what it granted (pull).
+        keep_ms: How long an engine keeps what was pushed to it until somebody wants it.
+        max_encodes: How often the items of a request are encoded at most, when embeddings cannot be had.
+    """
+
+    kind: str = "store"
+    producer_embeds: int = 1 << 18
+    consumer_embeds: int = 1 << 16
+    wait_ms: float = 60_000.0
+    read_ms: float = 20_000.0
+    lease_ms: float = 30_000.0
+    keep_ms: float = 300_000.0
+    max_encodes: int = 3
+
+
+@dataclass(frozen=True, slots=True)
 class FleetConfig:
     """A whole fleet.
 
@@ -131,6 +156,7 @@ class FleetConfig:
             54658), or deferred: the raw media, rendered again by the worker (vLLM issue 46722).
         router: Which instance of a pool takes the next leg, one of `ROUTERS`.
         router_stale_ms: How far behind the memory of a `media_affinity` router is.
+        ec: How embeddings get from encoders to engines.
         ec_capacity_bytes: Of the EC store; None for no limit.
         dialect: The rules in force.
         faults: What goes wrong; None for nothing.
@@ -147,6 +173,7 @@ class FleetConfig:
     prefill_payload: str = "metadata"
     router: str = "round_robin"
     router_stale_ms: float = 0.0
+    ec: EcConfig = EcConfig()
     ec_capacity_bytes: int | None = None
     dialect: Dialect = IDEAL
     faults: Faults | None = None

@@ -11,6 +11,7 @@ import simpy
 
 from epdsim.core.prompt import RunPrompt
 from epdsim.core.records import record
+from epdsim.core.request import EcOffer
 from epdsim.events import EncodeFinished, EncodeRunFinished, EncodeSpared, LegRecovered
 from epdsim.fleet.config import EncodePool
 from epdsim.fleet.encode_front import FrontEnd
@@ -53,11 +54,12 @@ class EncodeJob:
         items: What is to be encoded.
         prompt: That of the request, for whoever chooses an instance.
         body_bytes: Of the call.
-        done: Fire when all items are encoded.
+        done: One for each item; fire when all of them are encoded, with what is offered of it.
         consumer: Name of the engine to push them to; empty where nothing is pushed.
         attempts: How often it was lost with an instance so far.
         lost_ms: When it last was; negative when it never was.
         num_left: Items that are not done at the instance where it is.
+        offers: What the answer says of those that are, by identifier.
     """
 
     request_id: str
@@ -69,6 +71,7 @@ class EncodeJob:
     attempts: int = 0
     lost_ms: float = -1.0
     num_left: int = field(init=False, default=0)
+    offers: dict[str, EcOffer | None] = field(init=False, default_factory=dict[str, EcOffer | None])
 
 
 Waiting = tuple[EncodeJob, EncodeItem]
@@ -201,7 +204,7 @@ class EncodeInstance:
     def _finish(self, job: EncodeJob, item: EncodeItem, *, is_spared: bool) -> None:
         """An item's embeddings are at hand: hand them on; its leg is answered with the last of its items."""
         world = self._world
-        self.producer.publish(job, item)
+        job.offers[item.mm_hash] = self.producer.publish(job, item)
         self.outstanding -= 1
         if is_spared:
             world.emit(EncodeSpared(world.env.now, self.name, job.request_id, [item.mm_hash]))
@@ -212,5 +215,5 @@ class EncodeInstance:
             return
         if job.attempts:
             world.emit(LegRecovered(world.env.now, self.name, job.request_id, job.lost_ms))
-        for event in job.done:
-            event.succeed()
+        for one, event in zip(job.items, job.done, strict=True):
+            event.succeed(job.offers[one.mm_hash])

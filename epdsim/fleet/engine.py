@@ -8,10 +8,9 @@ from epdsim.core.request import Request
 from epdsim.fleet.config import EnginePool
 from epdsim.fleet.faults import InstanceLostError
 from epdsim.fleet.jobs import Job, Setback
-from epdsim.fleet.lines import Line
 from epdsim.fleet.lockstep import Lockstep
 from epdsim.fleet.render import RenderedRequest
-from epdsim.fleet.stepping import Stepper
+from epdsim.fleet.stepping import Consume, Stepper
 from epdsim.fleet.telling import request_queued
 from epdsim.fleet.world import World
 
@@ -29,17 +28,22 @@ class EngineInstance(Stepper):
         world: Clock, configuration, sinks.
         name: For events.
         pool: What all engines of its pool have in common.
-        ec_line: What embeddings come on.
+        consume: Makes its side of the hand-over of embeddings; None where it encodes itself or gets none.
         lockstep: The clock that they share; None when each has its own.
     """
 
     def __init__(
-        self, world: World, name: str, pool: EnginePool, ec_line: Line, lockstep: Lockstep | None = None
+        self,
+        world: World,
+        name: str,
+        pool: EnginePool,
+        consume: Consume | None = None,
+        lockstep: Lockstep | None = None,
     ) -> None:
         self.outstanding, self.is_up, self.num_losses = 0, True, 0
         self._is_lost = False
         self._lost: list[tuple[simpy.Event, InstanceLostError]] = []
-        super().__init__(world, name, pool, ec_line, lockstep)
+        super().__init__(world, name, pool, consume, lockstep)
 
     def lose(self) -> None:
         """End, with all requests and caches; nobody is told yet."""
@@ -98,14 +102,14 @@ class EngineInstance(Stepper):
         if self._world.wants_detail:
             delivered = setback.delivered_tokens if setback is not None else 0
             self._world.emit(request_queued(self._world.env.now, self.name, request, delivered))
-        self._nudge()
+        self.nudge()
         return job
 
     def receive(self, job: Job) -> None:
         """The KV cache that a request waits for has come."""
         if self._jobs.get(job.request_id) is job:
             self._received.append(job.request_id)
-            self._nudge()
+            self.nudge()
 
     def abort(self, job: Job) -> simpy.Event:
         """Take a request out, with the end of the step that is under way; fires when it is gone, which it may be already."""
@@ -115,7 +119,7 @@ class EngineInstance(Stepper):
             gone.succeed()
         else:
             self._aborting.append((job, gone))
-            self._nudge()
+            self.nudge()
         return gone
 
     def _refuse(self, job: Job) -> None:

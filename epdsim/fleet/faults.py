@@ -37,6 +37,25 @@ class InstanceLostError(RequestLostError):
         return f"{self.instance} was lost"
 
 
+class EmbeddingLostError(InstanceLostError):
+    """A call failed because embeddings that it relies on cannot be had.
+
+    Args:
+        instance: Where.
+        lost_ms: When.
+        output_tokens: Tokens that the client had of this call.
+        reason: In a sentence.
+    """
+
+    def __init__(self, instance: str, lost_ms: float, output_tokens: int, reason: str) -> None:
+        super().__init__(instance, lost_ms, output_tokens)
+        self.reason = reason
+        self.args = (instance, lost_ms, output_tokens, reason)  # SimPy makes copies of them
+
+    def __str__(self) -> str:
+        return self.reason
+
+
 @dataclass(frozen=True, slots=True)
 class Loss:
     """An instance ends with all that it holds; when it comes back, it begins anew.
@@ -199,7 +218,18 @@ class Health:
         back.succeed()
 
 
-def evict(world: Any, at_ms: float) -> Generator[simpy.Event, Any, None]:
+class Evictable(Protocol):
+    """What keeps embeddings and can lose them."""
+
+    name: str
+
+    def evict(self) -> list[str]:
+        """Drop all that nobody reads; its identifiers."""
+        ...
+
+
+def evict(world: Surroundings, at_ms: float, keepers: Sequence[Evictable]) -> Generator[simpy.Event, Any, None]:
     """The process of one loss of embeddings."""
     yield world.after(at_ms)
-    world.emit(EcEvicted(world.env.now, "ec-store", world.ec_store.evict_unleased()))
+    for keeper in keepers:
+        world.emit(EcEvicted(world.env.now, keeper.name, keeper.evict()))

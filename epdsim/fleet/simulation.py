@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 from typing import Any
 
@@ -11,16 +12,15 @@ import simpy
 
 from epdsim.events import Sink
 from epdsim.fleet.config import EncodePool, EnginePool, FleetConfig
-from epdsim.fleet.ec.store import StoreProducer
+from epdsim.fleet.ec.kinds import EC_KINDS, Sides
 from epdsim.fleet.encode import EncodeInstance
 from epdsim.fleet.engine import EngineInstance
-from epdsim.fleet.faults import Faults, Health, LinkName, Mortal, Pace, Span, evict
+from epdsim.fleet.faults import Evictable, Faults, Health, LinkName, Mortal, Pace, Span, evict
 from epdsim.fleet.lines import Lines
 from epdsim.fleet.lockstep import Lockstep
-from epdsim.fleet.orchestrators import ORCHESTRATORS, Orchestrator, Style
+from epdsim.fleet.orchestrators import ORCHESTRATORS, Orchestrator
 from epdsim.fleet.orchestrators.calls import Calls
 from epdsim.fleet.orchestrators.encoding import Encoding
-from epdsim.fleet.orchestrators.store_encoding import StoreEncoding
 from epdsim.fleet.render import Renderer
 from epdsim.fleet.telling import fleet_started
 from epdsim.fleet.world import World, on_grid
@@ -82,16 +82,23 @@ def _build(world: World, family: Family) -> Orchestrator:
     prefix = "prefill" if config.decode or config.encode else "engine"
     if world.wants_detail:
         world.emit(fleet_started(config, prefix))
-    prefill = _engines(world, prefix, config.prefill, ec)
+    kind = EC_KINDS[config.ec.kind]
+    sides = kind.sides(world)
+    prefill = _engines(world, prefix, config.prefill, sides, ec if config.encode is not None else None)
     style = ORCHESTRATORS[config.orchestrator]
-    decode = _engines(world, "decode", _with_role(config.decode, style.decode_role), ec) if config.decode else []
+    decode = (
+        _engines(world, "decode", _with_role(config.decode, style.decode_role), sides, None) if config.decode else []
+    )
     health = Health(world, faults) if faults is not None else None
     calls = Calls(world, prefill, decode, body, kv, health)
-    encoding = _encoding(world, config.encode, style, body, health) if config.encode is not None else None
+    encoding = None
+    if config.encode is not None:
+        encoding = kind.encoding(world, body, health, style.group(config), shares_legs=style.shares_legs)
+        encoding.encoders = _encoders(world, config.encode, sides, encoding)
     orchestrator = style.kind(world, Renderer(family, config.dialect, world.notices), calls, encoding)
     if faults is not None and health is not None:
         encoders = encoding.encoders if encoding is not None else ()
-        _expect(world, faults, health, [*calls.engines, *encoders])
+        _expect(world, faults, health, [*calls.engines, *encoders], sides.keepers)
     return orchestrator
 
 
@@ -99,28 +106,31 @@ def _with_role(pool: EnginePool, kv_role: str) -> EnginePool:
     return pool if kv_role == "none" else replace(pool, scheduler=replace(pool.scheduler, kv_role=kv_role))
 
 
-def _encoding(world: World, pool: EncodePool, style: Style, body: Lines, health: Health | None) -> Encoding:
-    encoding = StoreEncoding(world, body, health, style.group(world.config), shares_legs=style.shares_legs)
-    encoding.encoders = [
-        EncodeInstance(world, f"encode-{index}", pool, StoreProducer(world.ec_store), encoding.encode_again)
-        for index in range(pool.count)
-    ]
-    return encoding
+def _encoders(world: World, pool: EncodePool, sides: Sides, encoding: Encoding) -> list[EncodeInstance]:
+    names = [f"encode-{index}" for index in range(pool.count)]
+    return [EncodeInstance(world, name, pool, sides.producer(name), encoding.encode_again) for name in names]
 
 
-def _expect(world: World, faults: Faults, health: Health, all_instances: Sequence[Mortal]) -> None:
+def _expect(
+    world: World, faults: Faults, health: Health, all_instances: Sequence[Mortal], keepers: Sequence[Evictable]
+) -> None:
     """Begin the processes of all that will go wrong."""
     instances = {one.name: one for one in all_instances}
     for loss in faults.losses:
         world.env.process(health.watch(loss, instances[loss.instance]))
     for at_ms in faults.ec_evictions_ms:
-        world.env.process(evict(world, at_ms))
+        world.env.process(evict(world, at_ms, keepers))
 
 
-def _engines(world: World, prefix: str, pool: EnginePool, ec: Lines) -> list[EngineInstance]:
+def _engines(world: World, prefix: str, pool: EnginePool, sides: Sides, ec: Lines | None) -> list[EngineInstance]:
+    """The engines of a pool; embeddings come to them over lines, if any do."""
     lockstep = Lockstep(world) if pool.lockstep else None
     names = [f"{prefix}-{index}" for index in range(pool.count)]
-    return [EngineInstance(world, name, pool, ec.to(name), lockstep) for name in names]
+    made: list[EngineInstance] = []
+    for name in names:
+        consume = None if ec is None else partial(sides.consumer, line=ec.to(name))
+        made.append(EngineInstance(world, name, pool, consume, lockstep))
+    return made
 
 
 def _open_loop(

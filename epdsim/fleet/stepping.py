@@ -5,7 +5,7 @@ Its life: idle until something comes, then step after step until nothing is left
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import accumulate
 
@@ -16,7 +16,6 @@ from epdsim.core.request import Request
 from epdsim.core.scheduler.scheduler import Scheduler, StepOutcome
 from epdsim.cost.lm import decode_stepper
 from epdsim.events import (
-    EcLoaded,
     FirstToken,
     LegRecovered,
     PromptComputed,
@@ -25,13 +24,19 @@ from epdsim.events import (
     StepFinished,
 )
 from epdsim.fleet.config import EnginePool
-from epdsim.fleet.faults import RequestLostError
+from epdsim.fleet.ec.consumer import Consumer, Engine
+from epdsim.fleet.faults import EmbeddingLostError, RequestLostError
 from epdsim.fleet.jobs import NEVER_MS, Job, Setback, Stride
-from epdsim.fleet.lines import Line
 from epdsim.fleet.lockstep import Lockstep
 from epdsim.fleet.step_cost import BroadcastCost, StepBroadcast, step_load
 from epdsim.fleet.telling import decisions, engine_started, stride_planned
 from epdsim.fleet.world import TICKS_PER_MS, World, on_grid
+
+Consume = Callable[[Engine], Consumer]
+"""Makes an engine's side of the hand-over of embeddings."""
+
+LOOKS_AGAIN_MS = 100.0
+"""How often an idle engine looks whether what it waits for is late."""
 
 _LONGEST_STRIDE = 64
 """Steps that are looked ahead at most: an arrival makes the rest of the look-ahead worthless."""
@@ -44,12 +49,15 @@ class Stepper:
         world: Clock, configuration, sinks.
         name: For events.
         pool: What all engines of its pool have in common.
-        ec_line: What embeddings come on.
+        consume: Makes its side of the hand-over of embeddings; None where it encodes itself or gets none.
         lockstep: The clock that they share; None when each has its own.
     """
 
-    def __init__(self, world: World, name: str, pool: EnginePool, ec_line: Line, lockstep: Lockstep | None) -> None:
-        self.name, self._ec_line = name, ec_line
+    def __init__(
+        self, world: World, name: str, pool: EnginePool, consume: Consume | None, lockstep: Lockstep | None
+    ) -> None:
+        self.name = name
+        self._ec = consume(self) if consume is not None else None
         self._world, self._pool, self._lockstep = world, pool, lockstep
         # Another engine of the round may have more to do in any step than this one sees; of an engine that will be lost, the steps
         # before that count.
@@ -63,7 +71,8 @@ class Stepper:
     def _begin(self) -> None:
         """With nothing in it."""
         world, pool = self._world, self._pool
-        self._scheduler = Scheduler(pool.scheduler, world.config.dialect)
+        connector = self._ec.begin() if self._ec is not None else None
+        self._scheduler = Scheduler(pool.scheduler, world.config.dialect, connector)
         self._requests: dict[str, Request] = {}
         self._jobs: dict[str, Job] = {}
         self._without_token: set[str] = set()
@@ -81,7 +90,7 @@ class Stepper:
             )
         self._advance()
 
-    def _nudge(self) -> None:
+    def nudge(self) -> None:
         """Something has come from outside: plan now, or when the step under way ends."""
         if self._is_idle:
             self._is_idle = False
@@ -99,21 +108,37 @@ class Stepper:
         if steady > 1 and self._all_have_tokens():
             self._begin_stride(steady)
             return
+        if self._ec is not None:
+            self._ec.look()
         while not (plan := scheduler.schedule()).total_num_scheduled_tokens:
             self._tell_allocated(plan)
             report = self._report()
+            if self._ec is not None:
+                self._ec.planned(plan)
             outcome = scheduler.update_from_output(plan, None, report)
-            if not (plan.preempted or outcome.failed or report or self._aborting):
-                # Only what comes from outside can change what can be scheduled: stepping on would spin.
-                self._is_idle = True
-                if plan.finished and self._world.wants_detail:
-                    self._emit_decisions(plan)
+            if not (plan.preempted or outcome.failed or plan.ec_loads or report or self._aborting):
+                self._rest(plan)
                 return
             self._emit_decisions(plan)
+            if self._ec is not None:
+                self._ec.stepped(plan)
             self._take_failed(outcome)
             self._take_tokens(outcome)
             self._take_aborts()
         self._begin_step(plan)
+
+    def _rest(self, plan: StepPlan) -> None:
+        """What comes from outside can change what can be scheduled, or time, where embeddings are late: stepping would spin."""
+        self._is_idle = True
+        if plan.finished and self._world.wants_detail:
+            self._emit_decisions(plan)
+        if self._ec is not None and self._ec.is_waiting and self._scheduler.num_waiting:
+            self._timer = self._world.after(LOOKS_AGAIN_MS)
+            self._timer.callbacks.append(self._look_again)
+
+    def _look_again(self, _: simpy.Event) -> None:
+        if self._is_idle:
+            self.nudge()
 
     def _tell_allocated(self, plan: StepPlan) -> None:
         """Tell those whose KV cache can come now."""
@@ -160,8 +185,8 @@ class Stepper:
         broadcast = self._broadcast.of(plan, self._requests)
         encode_ms = self._encode_ms(plan) if plan.scheduled_encoder_inputs else 0.0
         duration_ms = broadcast.total_ms + encode_ms
-        if plan.ec_loads:
-            duration_ms += self._ec_load_ms(plan)
+        if self._ec is not None:
+            duration_ms += self._ec.planned(plan)
         duration_ms += self._pool.lm.step_ms(step_load(plan, self._requests))
         ends = partial(self._end_step, plan, world.env.now, broadcast, encode_ms)
         if self._lockstep is not None:
@@ -173,7 +198,11 @@ class Stepper:
         self, plan: StepPlan, started_ms: float, broadcast: StepBroadcast, encode_ms: float, _: simpy.Event
     ) -> None:
         report = self._report() if self._received or self._aborting else None
+        if self._ec is not None:
+            self._ec.look()
         outcome = self._scheduler.update_from_output(plan, None, report)
+        if self._ec is not None:
+            self._ec.stepped(plan)
         if outcome.failed:
             self._take_failed(outcome)
         num_tokens, num_requests = plan.total_num_scheduled_tokens, len(plan.num_scheduled_tokens)
@@ -210,6 +239,8 @@ class Stepper:
         self._stride = None
         num_steps = stride.num_steps
         before = self._progress() if self._world.wants_detail else None
+        if self._ec is not None:
+            self._ec.look()
         outcome = self._scheduler.take_steps(num_steps)
         count = len(outcome.new_tokens)
         if before is not None:
@@ -244,14 +275,6 @@ class Stepper:
             for index in indices
         ]
         return self._world.config.costs.encode.encode_ms(patches) if patches else 0.0
-
-    def _ec_load_ms(self, plan: StepPlan) -> float:
-        """Pulling embeddings, one after the other over the engine's link."""
-        store, now_ms = self._world.ec_store, self._world.env.now
-        sizes = [store.touch(mm_hash) for mm_hash in plan.ec_loads]
-        for mm_hash, nbytes in zip(plan.ec_loads, sizes, strict=True):
-            self._world.emit(EcLoaded(now_ms, self.name, mm_hash, nbytes))
-        return self._ec_line.send(sizes)
 
     def _emit_step(
         self,
@@ -299,9 +322,12 @@ class Stepper:
     def _take_failed(self, outcome: StepOutcome) -> None:
         """Requests that the engine cannot go on with."""
         for request_id, reason in outcome.failed.items():
-            done = self._jobs[request_id].done
+            job, request, error = self._jobs[request_id], self._requests[request_id], RequestLostError(reason)
             self._forget(request_id)
-            done.fail(RequestLostError(reason))
+            if request.ec_offers:
+                delivered = job.output_tokens if job.is_visible else 0
+                error = EmbeddingLostError(self.name, self._world.env.now, delivered, reason)
+            job.done.fail(error)
 
     def _emit_first_token(self, request_id: str, setback: Setback | None) -> None:
         """The client's first token, or the first one after a loss."""

@@ -11,7 +11,7 @@ from epdsim.core.rules import IDEAL, Dialect
 from epdsim.cost.lm import LmCost
 from epdsim.cost.spec import build_encode, build_link, build_lm, build_render
 from epdsim.events import Sink
-from epdsim.fleet import EncodePool, EnginePool, FleetConfig, FleetCosts, LinkSharing, RenderPool, simulate
+from epdsim.fleet import EcConfig, EncodePool, EnginePool, FleetConfig, FleetCosts, LinkSharing, RenderPool, simulate
 from epdsim.media import Family, family
 from epdsim.report.metrics import MetricsSink, RunMetrics
 from epdsim.report.observer import RunObserver, RunPicture
@@ -192,6 +192,7 @@ def _fleet(scenario: Scenario, spec: ScenarioSpec, *, uses_mrope: bool) -> Fleet
         prefill_payload=fleet.prefill_payload,
         router=fleet.router,
         router_stale_ms=fleet.router_stale_ms,
+        ec=EcConfig(**fleet.ec.model_dump()),
         ec_capacity_bytes=None if fleet.ec_capacity_gib is None else int(fleet.ec_capacity_gib * GIB),
         dialect=dialect,
         faults=build_faults(scenario, spec) if spec.faults is not None else None,

@@ -92,6 +92,7 @@ class EngineState:
         started: Its settings; None when it did not tell them.
         requests: Those that workers know or that wait, by id; a request that ended stays until the workers hear of it.
         resident: Embeddings in the workers' encoder cache by identifier, once the last step's frees, loads and runs are done.
+        staged: Those of them that were loaded ahead of their use (a connector that is pushed to does); until then they take no room.
         plan: The last planned step.
         tells_tokens: Whether it tells what steps yield.
         has_media: Whether it may hold or have been sent a media item: not so once it began, before the first one comes or it does
@@ -102,6 +103,7 @@ class EngineState:
     started: EngineStarted | None = None
     requests: dict[str, RequestState] = field(default_factory=dict[str, RequestState])
     resident: dict[str, int] = field(default_factory=dict[str, int])
+    staged: dict[str, int] = field(default_factory=dict[str, int])
     plan: StepPlanned | None = None
     tells_tokens: bool = False
     has_media: bool = True
@@ -116,6 +118,7 @@ class EngineState:
                 self.beyond = tuple(event.beyond)
                 self.requests.clear()
                 self.resident.clear()
+                self.staged.clear()
                 self.plan = None
                 self.has_media = False
             case RequestQueued() | InputQueued():
@@ -177,7 +180,12 @@ class EngineState:
         for identifier in event.free_encoder_mm_hashes:
             self.resident.pop(identifier, None)
         for identifier in event.ec_loads:
-            self.resident[identifier] = self._num_embeds(identifier, event)
+            self.staged[identifier] = self.resident[identifier] = 0
+        for identifier in list(self.staged):
+            if num_embeds := self._num_embeds(identifier, event):
+                del self.staged[identifier]
+                if identifier in self.resident:
+                    self.resident[identifier] = num_embeds
         for request_id, indices in event.scheduled_encoder_inputs.items():
             known = self.requests.get(request_id)
             for index in indices if known is not None else ():

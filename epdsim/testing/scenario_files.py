@@ -24,7 +24,7 @@ def scenario_files(draw: st.DrawFn) -> dict[str, Any]:
         "family": draw(st.sampled_from(FAMILIES)),
         "fleet": {
             "topology": topology,
-            "orchestrator": draw(st.sampled_from(_styles(topology))),
+            **draw(_hand_overs(topology)),
             "max_leg_items": draw(st.sampled_from([None, 1, 2])),
             "router": draw(_ROUTERS),
             "router_stale_ms": draw(st.sampled_from([0, 100])),
@@ -52,9 +52,25 @@ def scenario_files(draw: st.DrawFn) -> dict[str, Any]:
     return told
 
 
-def _styles(topology: str) -> list[str]:
-    """Orchestrators that a fleet can have."""
-    return ["per_item", "batched", *(["decode_first"] if topology.endswith("p+d") else [])]
+@st.composite
+def _hand_overs(draw: st.DrawFn, topology: str) -> dict[str, Any]:
+    """Orchestrators that a fleet can have, and how embeddings get to engines; bounds that are reached now and then."""
+    encodes, hands_over = topology.startswith("e+"), topology.endswith("p+d")
+    styles = ["per_item", "batched", *(["push"] if encodes else []), *(["decode_first"] if hands_over else [])]
+    style = draw(st.sampled_from(styles))
+    kind = "push" if style == "push" else draw(st.sampled_from(["store", "pull"]))
+    long, short = 10_000, 40
+    ec = {
+        "kind": kind,
+        "producer_embeds": draw(st.sampled_from([30, 60, 200, 4096])),
+        "consumer_embeds": draw(st.sampled_from([60, 200, 4096])),
+        "wait_ms": draw(st.sampled_from([short, long])),
+        "read_ms": draw(st.sampled_from([short, long])),
+        "lease_ms": draw(st.sampled_from([1, long])),
+        "keep_ms": draw(st.sampled_from([short, long])),
+        "max_encodes": draw(st.integers(1, 3)),
+    }
+    return {"orchestrator": style, "ec": ec}
 
 
 @st.composite

@@ -11,6 +11,7 @@ from epdsim.fleet.orchestrators.batched import batches
 from epdsim.fleet.orchestrators.decode_first import DecodeFirst
 from epdsim.fleet.orchestrators.encoding import Grouping
 from epdsim.fleet.orchestrators.per_item import PerItem, one_each
+from epdsim.fleet.orchestrators.push import Push
 
 __all__ = ["ORCHESTRATORS", "Orchestrator", "Style"]
 
@@ -35,6 +36,7 @@ class Style:
 ORCHESTRATORS: Mapping[str, Style] = {
     "per_item": Style(PerItem, lambda _: one_each),
     "batched": Style(PerItem, lambda config: batches(config.max_leg_items), shares_legs=True),
+    "push": Style(Push, lambda _: one_each),
     "decode_first": Style(DecodeFirst, lambda _: one_each, decode_role="consumer"),
 }
 """By their names in scenario files."""

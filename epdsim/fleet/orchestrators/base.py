@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 from epdsim.core.errors import EpdsimError, InputError
 from epdsim.events import LegRetried, Rendered, RequestArrived, RequestFailed
-from epdsim.fleet.faults import InstanceLostError, RequestLostError
+from epdsim.fleet.faults import EmbeddingLostError, InstanceLostError, RequestLostError
 from epdsim.fleet.orchestrators.calls import Calls, Steps
 from epdsim.fleet.orchestrators.encoding import LOST, Encoding
 from epdsim.fleet.orchestrators.task import Task
@@ -99,6 +99,8 @@ class Orchestrator(ABC):
                     yield from self._encode(task, self._encoding)
                 task.stage = "generate"
                 yield from self._generate(task)
+            except EmbeddingLostError as lost:
+                self._take_miss(task, lost)
             except InstanceLostError as lost:
                 self._take_loss(task, lost)
             else:
@@ -108,13 +110,26 @@ class Orchestrator(ABC):
         """Have the embeddings of a request's items."""
         return encoding.encode(task)
 
+    def _forget(self, task: Task) -> None:  # noqa: B027 - the usual case
+        """What of a request's embeddings is lost with an engine: nothing, where it can be read again."""
+
     def _take_loss(self, task: Task, lost: InstanceLostError) -> None:
-        """Let the request be sent again, or fail."""
-        task.lost(lost)
+        """What was lost with an instance is sent again, or the request fails."""
+        task.num_losses += 1
         if task.num_losses > self._max_retries:
             raise RequestLostError(LOST.format("the request", task.num_losses, self._max_retries)) from lost
-        delivered = task.setback.delivered_tokens if task.setback is not None else 0
+        self._forget(task)
+        self._retry(task, lost, "generate", task.num_losses)
+
+    def _take_miss(self, task: Task, lost: EmbeddingLostError) -> None:
+        """Embeddings that cannot be had are encoded again, or the request fails."""
+        if task.num_encodes >= self._world.config.ec.max_encodes:
+            raise RequestLostError(lost.reason) from lost
+        task.handles = task.consumer = None
+        self._retry(task, lost, "encode", task.num_encodes)
+
+    def _retry(self, task: Task, lost: InstanceLostError, leg: str, attempt: int) -> None:
         world = self._world
-        world.emit(
-            LegRetried(world.env.now, NAME, task.request_id, "generate", lost.instance, task.num_losses, delivered)
-        )
+        task.lost(lost)
+        delivered = task.setback.delivered_tokens if task.setback is not None else 0
+        world.emit(LegRetried(world.env.now, NAME, task.request_id, leg, lost.instance, attempt, delivered))

@@ -77,8 +77,7 @@ class Task:
         return list(self.rendered.media) if self.rendered.items else ()
 
     def lost(self, loss: InstanceLostError) -> None:
-        """It was lost with an instance: what the client has becomes part of its prompt."""
-        self.num_losses += 1
+        """A call was lost: what the client has becomes part of its prompt."""
         before = self.setback.delivered_tokens if self.setback is not None else 0
         self.setback = Setback(loss.lost_ms, before + loss.output_tokens)
         if loss.output_tokens:

@@ -1,0 +1,57 @@
+"""Kinds of hand-over of embeddings, by their names in scenario files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from epdsim.fleet.ec.consumer import Consumer, Engine
+from epdsim.fleet.ec.producer import Producer
+from epdsim.fleet.ec.pull import PullKind
+from epdsim.fleet.ec.push import PushKind
+from epdsim.fleet.ec.store import StoreKind
+from epdsim.fleet.faults import Evictable
+from epdsim.fleet.lines import Line
+from epdsim.fleet.orchestrators.encoding import Encoding
+from epdsim.fleet.orchestrators.store_encoding import StoreEncoding
+from epdsim.fleet.orchestrators.transfer_encoding import TransferEncoding
+from epdsim.fleet.world import World
+
+
+class Sides(Protocol):
+    """Makes the two sides of a hand-over in one fleet."""
+
+    @property
+    def keepers(self) -> Sequence[Evictable]:
+        """Who keeps embeddings, and can lose them in a fault."""
+        ...
+
+    def producer(self, name: str) -> Producer:
+        """The side of the encode instance of that name."""
+        ...
+
+    def consumer(self, engine: Engine, line: Line) -> Consumer:
+        """The side of an engine that embeddings come to over a line."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EcKind:
+    """One kind.
+
+    Attributes:
+        sides: Instances' sides.
+        encoding: The orchestrator's.
+    """
+
+    sides: Callable[[World], Sides]
+    encoding: type[Encoding]
+
+
+EC_KINDS: Mapping[str, EcKind] = {
+    "store": EcKind(StoreKind, StoreEncoding),
+    "pull": EcKind(PullKind, TransferEncoding),
+    "push": EcKind(PushKind, TransferEncoding),
+}
+"""By their names in scenario files."""
