@@ -301,8 +301,8 @@ class LegRetried(Event, frozen=True):
     """The orchestrator learns that a leg was lost with its instance, or that embeddings cannot be had, and sends it again.
 
     Attributes:
-        leg: `"encode"` or `"generate"`: everything from the prompt on.
-        lost: The instance; of embeddings that cannot be had, the engine that waited for them.
+        leg: `"encode"` or `"generate"`: everything from the prompt on, and before it what of its embeddings is lost.
+        lost: The instance; of embeddings that cannot be had, the engine that needed them.
         attempt: Which one begins now; 1 is the first after the loss.
         delivered_tokens: Output tokens that the client has; they become part of the prompt.
     """

@@ -125,6 +125,7 @@ class EcConfig:
         producer_embeds: Embeddings that an encode instance keeps in host memory (pull, push).
         consumer_embeds: Embeddings that an engine keeps there, beside its encoder cache.
         wait_ms: How long an engine waits for an embedding at most; vLLM 0.32's, as all of these.
+        answer_ms: How long an engine waits for an encoder's answer before it asks again (pull).
         read_ms: How long a read may take (pull).
         lease_ms: How long an encoder keeps what it granted (pull).
         keep_ms: How long an engine keeps what was pushed to it until somebody wants it.
@@ -135,6 +136,7 @@ class EcConfig:
     producer_embeds: int = 1 << 18
     consumer_embeds: int = 1 << 16
     wait_ms: float = 60_000.0
+    answer_ms: float = 30_000.0
     read_ms: float = 20_000.0
     lease_ms: float = 30_000.0
     keep_ms: float = 300_000.0

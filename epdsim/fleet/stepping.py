@@ -11,6 +11,7 @@ from itertools import accumulate
 
 import simpy
 
+from epdsim.core.ec.connector import has_input
 from epdsim.core.plan import StepPlan, TransferReport
 from epdsim.core.request import Request
 from epdsim.core.scheduler.scheduler import Scheduler, StepOutcome
@@ -126,6 +127,17 @@ class Stepper:
             self._take_tokens(outcome)
             self._take_aborts()
         self._begin_step(plan)
+
+    def _preempted(self, request_id: str) -> None:
+        """What a decode engine took over it cannot compute again where the prompt has media, which it was not sent."""
+        job, request = self._jobs[request_id], self._requests[request_id]
+        job.began_ms = NEVER_MS
+        if not request.num_remote_tokens or all(has_input(feature) for feature in request.mm_features):
+            return
+        self._scheduler.finish_requests([request_id])
+        self._forget(request_id)
+        reason = "it was preempted where its prompt cannot be computed again, for its media were not sent along"
+        job.done.fail(EmbeddingLostError(self.name, self._world.env.now, job.output_tokens, reason))
 
     def _rest(self, plan: StepPlan) -> None:
         """What comes from outside can change what can be scheduled, or time, where embeddings are late: stepping would spin."""
@@ -357,7 +369,7 @@ class Stepper:
         for event in decisions(world.env.now, self.name, plan, self._requests, known, wants_detail=world.wants_detail):
             world.emit(event)
         for request_id in plan.preempted:
-            self._jobs[request_id].began_ms = NEVER_MS
+            self._preempted(request_id)
         for new in plan.new:
             known.add(new.request_id)
             self._jobs[new.request_id].began_ms = world.env.now

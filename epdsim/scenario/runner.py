@@ -16,9 +16,10 @@ from epdsim.media import Family, family
 from epdsim.report.metrics import MetricsSink, RunMetrics
 from epdsim.report.observer import RunObserver, RunPicture
 from epdsim.scenario.faults import build_faults
+from epdsim.scenario.fleet_schema import EncodePoolSpec, EnginePoolSpec
 from epdsim.scenario.loader import Scenario
 from epdsim.scenario.points import Point
-from epdsim.scenario.schema import CostsSpec, EncodePoolSpec, EnginePoolSpec, ScenarioSpec
+from epdsim.scenario.schema import CostsSpec, ScenarioSpec
 from epdsim.workload import Workload, build_workload
 
 if TYPE_CHECKING:

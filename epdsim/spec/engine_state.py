@@ -92,7 +92,7 @@ class EngineState:
         started: Its settings; None when it did not tell them.
         requests: Those that workers know or that wait, by id; a request that ended stays until the workers hear of it.
         resident: Embeddings in the workers' encoder cache by identifier, once the last step's frees, loads and runs are done.
-        staged: Those of them that were loaded ahead of their use (a connector that is pushed to does); until then they take no room.
+        staged: Those of them that were loaded ahead of their use, as of what is pushed; until then they take no room.
         plan: The last planned step.
         tells_tokens: Whether it tells what steps yield.
         has_media: Whether it may hold or have been sent a media item: not so once it began, before the first one comes or it does

@@ -65,6 +65,7 @@ def _hand_overs(draw: st.DrawFn, topology: str) -> dict[str, Any]:
         "producer_embeds": draw(st.sampled_from([30, 60, 200, 4096])),
         "consumer_embeds": draw(st.sampled_from([60, 200, 4096])),
         "wait_ms": draw(st.sampled_from([short, long])),
+        "answer_ms": draw(st.sampled_from([short, long])),
         "read_ms": draw(st.sampled_from([short, long])),
         "lease_ms": draw(st.sampled_from([1, long])),
         "keep_ms": draw(st.sampled_from([short, long])),

@@ -20,6 +20,7 @@ import msgspec
 import pytest
 from hypothesis import event, given, settings
 
+from epdsim.core.request import KvTransfer
 from epdsim.core.scheduler.scheduler import Scheduler
 from epdsim.cost import LinearEncode, Link
 from epdsim.cost.lm import decode_stepper
@@ -32,10 +33,12 @@ from epdsim.events import (
     StepFinished,
 )
 from epdsim.fleet import simulate
+from epdsim.fleet.ec.producer import Keeper
 from epdsim.fleet.encode import EncodeInstance
 from epdsim.fleet.engine import EngineInstance
 from epdsim.fleet.lines import Line
 from epdsim.fleet.orchestrators.calls import Calls
+from epdsim.fleet.orchestrators.decode_first import DecodeFirst
 from epdsim.fleet.routing import ROUTERS, LeastLoaded, RoundRobin, router
 from epdsim.report.metrics import MetricsSink
 from epdsim.scenario.loader import Scenario, load_scenario, validate
@@ -272,11 +275,16 @@ def steady_file(topology="e+p+d", **changes):
     }  # fmt: skip
 
 
+PUSH = {"orchestrator": "push", "ec": {"kind": "push"}}
+STYLES = [{"orchestrator": "batched"}, {"orchestrator": "decode_first"}, {"ec": {"kind": "pull"}}, PUSH]
+
+
 class TestPlantedBugs:
     """Each law finds the bug that was put in for it, some of them those of peers, and nothing without one."""
 
-    def test_without_a_bug_every_law_holds(self):
-        told = steady_file()
+    @pytest.mark.parametrize("style", [{}, *STYLES], ids=str)
+    def test_without_a_bug_every_law_holds(self, style):
+        told = steady_file(**style)
         assert play(told)[1] == {}
         assert outcome(play(told)[0]) == outcome(play(told, by_step=True)[0])
         assert figures(told, by_step=False) == figures(told, by_step=True)
@@ -336,6 +344,25 @@ class TestPlantedBugs:
         told = steady_file("aggregated", router="least_loaded")
         told["workload"]["rate_req_s"] = 2
         assert "SIM-FAIR" in play(told)[1]
+
+    @pytest.mark.parametrize("style", [{"ec": {"kind": "pull"}}, PUSH], ids=["pull", "push"])
+    def test_an_encoder_that_hands_on_what_it_never_made(self, monkeypatch, style):
+        assert play(steady_file("e+pd", **style))[1] == {}
+        monkeypatch.setattr(Keeper, "has", lambda *_: True)
+        assert "no encoder has completed" in play(steady_file("e+pd", **style))[1]["EC-READY"]
+
+    def test_a_consumer_that_is_always_the_same_one(self, monkeypatch):
+        """Chosen before its leg is sent, and judged then."""
+        monkeypatch.setattr(RoundRobin, "__call__", lambda _, pool, *__: pool[0])
+        told = steady_file("e+pd", **PUSH)
+        told["fleet"]["encode"]["count"] = 1
+        assert "prefill-0 takes a second prefill leg" in play(told)[1]["SIM-FAIR"]
+
+    def test_a_decode_engine_that_does_not_wait_for_what_is_pushed(self, monkeypatch):
+        monkeypatch.setattr("epdsim.fleet.orchestrators.decode_first.AWAITED", KvTransfer())
+        monkeypatch.setattr(DecodeFirst, "_fill", lambda *_: iter(()))
+        broken = play(steady_file(orchestrator="decode_first"))[1]
+        assert {"KV-HAND", "SIM-ORDER"} <= set(broken)
 
     def test_an_engine_that_never_wakes(self, monkeypatch):
         monkeypatch.setattr(EngineInstance, "_wake", lambda *_: None)

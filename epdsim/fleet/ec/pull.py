@@ -78,7 +78,7 @@ class PullConsumer(Consumer):
 
     def _new(self) -> PullConnector:
         config = self._world.config.ec
-        times = PullTimes(wait_ms=config.wait_ms, read_ms=config.read_ms, lease_ms=config.lease_ms)
+        times = PullTimes(config.wait_ms, config.answer_ms, config.read_ms, lease_ms=config.lease_ms)
         return PullConnector("consumer", config.consumer_embeds, times, self._world.config.dialect)
 
     def begin(self) -> EcConnector:

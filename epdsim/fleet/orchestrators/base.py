@@ -119,17 +119,18 @@ class Orchestrator(ABC):
         if task.num_losses > self._max_retries:
             raise RequestLostError(LOST.format("the request", task.num_losses, self._max_retries)) from lost
         self._forget(task)
-        self._retry(task, lost, "generate", task.num_losses)
+        self._retry(task, lost, task.num_losses)
 
     def _take_miss(self, task: Task, lost: EmbeddingLostError) -> None:
-        """Embeddings that cannot be had are encoded again, or the request fails."""
-        if task.num_encodes >= self._world.config.ec.max_encodes:
+        """What failed for want of embeddings is sent again, and these are encoded again; or the request fails."""
+        task.num_misses += 1
+        if task.num_misses >= self._world.config.ec.max_encodes:
             raise RequestLostError(lost.reason) from lost
         task.handles = task.consumer = None
-        self._retry(task, lost, "encode", task.num_encodes)
+        self._retry(task, lost, task.num_misses)
 
-    def _retry(self, task: Task, lost: InstanceLostError, leg: str, attempt: int) -> None:
+    def _retry(self, task: Task, lost: InstanceLostError, attempt: int) -> None:
         world = self._world
         task.lost(lost)
         delivered = task.setback.delivered_tokens if task.setback is not None else 0
-        world.emit(LegRetried(world.env.now, NAME, task.request_id, leg, lost.instance, attempt, delivered))
+        world.emit(LegRetried(world.env.now, NAME, task.request_id, "generate", lost.instance, attempt, delivered))

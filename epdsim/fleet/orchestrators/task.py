@@ -48,6 +48,7 @@ class Task:
         consumer: The engine chosen to compute its prompt before its embeddings are there.
         setback: What was lost of it.
         num_losses: How often it was lost with an instance.
+        num_misses: How often embeddings that it relies on could not be had.
         num_encodes: How often its embeddings were asked for.
     """
 
@@ -59,6 +60,7 @@ class Task:
     consumer: EngineInstance | None = None
     setback: Setback | None = None
     num_losses: int = 0
+    num_misses: int = 0
     num_encodes: int = 0
 
     @property

@@ -135,3 +135,40 @@ def test_what_only_building_finds_has_its_place_too(scenario, more, place):
     with pytest.raises(InputError) as refused:
         build_point(loaded, {}, 0)
     assert place in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("fleet", "told"),
+    [
+        ({"orchestrator": "decode_first", "topology": "e+pd"}, "needs decode instances, and topology is e+pd"),
+        ({"orchestrator": "push", "ec": {"kind": "push"}}, "needs encode instances, and topology is aggregated"),
+        (
+            {"orchestrator": "push", "topology": "e+pd"},
+            "orchestrator push and ec.kind store: set both to push, or neither",
+        ),
+        ({"ec": {"kind": "push"}, "topology": "e+pd"}, "orchestrator per_item and ec.kind push"),
+        ({"ec": {"kind": "pull"}, "ec_capacity_gib": 1}, "ec_capacity_gib is that of a store, and ec.kind is pull"),
+        ({"router": "nearest"}, "router"),
+        ({"max_leg_items": 0}, "max_leg_items"),
+        ({"ec": {"lease_ms": 0}}, "lease_ms"),
+    ],
+)
+def test_an_orchestrator_that_the_fleet_cannot_have_is_refused(scenario, fleet, told) -> None:
+    with pytest.raises(InputError, match=told.replace("+", r"\+")):
+        scenario(fleet=fleet)
+
+
+def test_orchestrator_routers_and_embeddings_come_through_to_the_fleet(scenario) -> None:
+    told = {
+        "topology": "e+p+d", "orchestrator": "batched", "max_leg_items": 3, "router": "least_loaded", "router_stale_ms": 50,
+        "ec": {"kind": "pull", "lease_ms": 7, "producer_embeds": 99},
+        "encode": {"router": "media_affinity"}, "decode": {"router": "round_robin"},
+    }  # fmt: skip
+    fleet = build_point(scenario(fleet=told), {}, 0).fleet
+    assert (fleet.orchestrator, fleet.max_leg_items, fleet.router_stale_ms) == ("batched", 3, 50)
+    assert [fleet.router_of(pool) for pool in (fleet.encode, fleet.prefill, fleet.decode)] == [
+        "media_affinity",
+        "least_loaded",
+        "round_robin",
+    ]
+    assert (fleet.ec.kind, fleet.ec.lease_ms, fleet.ec.producer_embeds, fleet.ec.max_encodes) == ("pull", 7, 99, 3)
