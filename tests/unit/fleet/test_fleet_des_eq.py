@@ -179,6 +179,6 @@ def test_an_engine_with_an_order_of_its_own_is_noticed(small_fleet, monkeypatch)
     expected = plain_loop(fleet, requests)
     assert simulated(fleet, requests)[1] == expected
     monkeypatch.setattr(
-        "epdsim.fleet.engine.Scheduler", lambda config, rules: Scheduler(replace(config, policy="fcfs"), rules)
+        "epdsim.fleet.stepping.Scheduler", lambda config, rules, *_: Scheduler(replace(config, policy="fcfs"), rules)
     )
     assert simulated(fleet, requests)[1] != expected
