@@ -43,7 +43,7 @@ class FleetStarted(Event, frozen=True):
         max_batch_items: Items that one encoder run takes at most; 0 without encode instances.
         routers: By leg, for pools that have a router of their own.
         detect_ms: From a loss of an instance until the fleet knows.
-        give_up_ms: How long a request waits where all instances of a pool are lost.
+        give_up_ms: How long a request waits where all instances of a pool are lost, or for embeddings that do not come.
         faults_end_ms: When the last slow or cut link and the last slow encoder are as always again.
     """
 

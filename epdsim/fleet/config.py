@@ -16,6 +16,8 @@ from epdsim.fleet.faults import Faults
 
 TOPOLOGIES = ("aggregated", "p+d", "e+pd", "e+p+d")
 Sharing = Literal["none", "instance", "fleet"]
+LOOKS_AGAIN_MS = 100.0
+"""How often an idle engine looks whether an embedding that it waits for is late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,11 @@ class EcConfig:
     lease_ms: float = 30_000.0
     keep_ms: float = 300_000.0
     max_encodes: int = 3
+
+    @property
+    def patience_ms(self) -> float:
+        """How long a request can wait in all for embeddings that do not come; what is in a store is there."""
+        return 0.0 if self.kind == "store" else self.max_encodes * (self.wait_ms + LOOKS_AGAIN_MS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,7 @@ class EngineInstance(Stepper):
                 timer.callbacks.clear()
         for _, gone in self._aborting:
             gone.succeed()
+        self._aborting.clear()
         for job in self._jobs.values():
             output_tokens = job.output_tokens if job.is_visible else 0
             self._lost.append((job.done, InstanceLostError(self.name, now_ms, output_tokens)))
@@ -111,16 +112,19 @@ class EngineInstance(Stepper):
             self._received.append(job.request_id)
             self.nudge()
 
-    def abort(self, job: Job) -> simpy.Event:
-        """Take a request out, with the end of the step that is under way; fires when it is gone, which it may be already."""
+    def abort(self, job: Job) -> None:
+        """Take a request out, with the end of the step that is under way."""
         job.done.defused = True
-        gone = self._world.env.event()
-        if self._is_lost or self._jobs.get(job.request_id) is not job:
-            gone.succeed()
-        else:
-            self._aborting.append((job, gone))
+        if not self._is_lost and self._jobs.get(job.request_id) is job:
+            self._aborting.append((job, self._world.env.event()))
             self.nudge()
-        return gone
+
+    def gone(self, request_id: str) -> simpy.Event:
+        """Fires when a request of that id that is being taken out is gone; at once where there is none."""
+        for job, gone in self._aborting:
+            if job.request_id == request_id:
+                return gone
+        return self._world.after(0.0)
 
     def _refuse(self, job: Job) -> None:
         """A call to an engine that is lost: it fails when the loss is known."""

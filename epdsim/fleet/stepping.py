@@ -24,7 +24,7 @@ from epdsim.events import (
     RequestFinished,
     StepFinished,
 )
-from epdsim.fleet.config import EnginePool
+from epdsim.fleet.config import LOOKS_AGAIN_MS, EnginePool
 from epdsim.fleet.ec.consumer import Consumer, Engine
 from epdsim.fleet.faults import EmbeddingLostError, RequestLostError
 from epdsim.fleet.jobs import NEVER_MS, Job, Setback, Stride
@@ -35,9 +35,6 @@ from epdsim.fleet.world import TICKS_PER_MS, World, on_grid
 
 Consume = Callable[[Engine], Consumer]
 """Makes an engine's side of the hand-over of embeddings."""
-
-LOOKS_AGAIN_MS = 100.0
-"""How often an idle engine looks whether what it waits for is late."""
 
 _LONGEST_STRIDE = 64
 """Steps that are looked ahead at most: an arrival makes the rest of the look-ahead worthless."""

@@ -36,7 +36,7 @@ def fleet_started(config: FleetConfig, prefix: str) -> FleetStarted:
     routers = {leg: pool.router for leg, (_, pool) in told.items() if pool is not None and pool.router is not None}
     max_batch_items = config.encode.max_batch_items if config.encode is not None else 0
     faults = config.faults or NO_FAULTS
-    patience = faults.detect_ms, faults.give_up_ms, faults.slow_until_ms
+    patience = faults.detect_ms, faults.give_up_ms + config.ec.patience_ms, faults.slow_until_ms
     return FleetStarted(0.0, "fleet", config.topology, config.router, pools, max_batch_items, routers, *patience)
 
 

@@ -14,6 +14,7 @@ from epdsim.events import (
     KvTransferred,
     LegRetried,
     LegSent,
+    PromptComputed,
     Rendered,
     RequestArrived,
     RequestFailed,
@@ -37,6 +38,7 @@ class LiveWait:
         FleetStarted,
         LegSent,
         RequestQueued,
+        PromptComputed,
         KvTransferred,
         InstanceLost,
         LegRetried,
@@ -63,8 +65,10 @@ class LiveWait:
                 leg = self._sent.get(event.request_id, {}).pop(event.instance, None)
                 if leg is not None:
                     self._calls.setdefault(event.request_id, set()).add((leg, event.instance))
+            case PromptComputed():
+                # Its call is answered; that its KV cache is lost shows when it is read.
+                self._answered(event.request_id, "prefill", event.instance)
             case KvTransferred():
-                # From now on its prefill is of no matter.
                 self._answered(event.request_id, "prefill", event.source)
             case InstanceLost():
                 self._lose(event)

@@ -36,6 +36,7 @@ class DecodeFirst(Orchestrator):
         engine.outstanding += 1
         try:
             yield world.after(way_ms)
+            yield engine.gone(task.request_id)
             job = engine.submit(request, task.rendered, is_visible=True, setback=task.setback)
             job.done.defused = True  # it may fail while something else is waited for
             try:
@@ -44,7 +45,7 @@ class DecodeFirst(Orchestrator):
                 yield from self._fill(task, engine, job)
                 yield job.done
             except EpdsimError:
-                yield engine.abort(job)
+                engine.abort(job)
                 raise
         finally:
             engine.outstanding -= 1
@@ -77,12 +78,13 @@ class DecodeFirst(Orchestrator):
         engine.outstanding += 1
         try:
             yield world.after(way_ms)
+            yield engine.gone(task.request_id)
             job = engine.submit(request, task.rendered, is_visible=False, setback=task.setback)
             job.done.defused = True
             try:
                 yield job.done | waiting.done
             except EpdsimError:
-                yield engine.abort(job)
+                engine.abort(job)
                 raise
         finally:
             engine.outstanding -= 1
