@@ -21,7 +21,7 @@ class Lockstep:
     """
 
     def __init__(self, world: World) -> None:
-        self._world = world
+        self._world, self._place = world, world.next_place()
         self._steps: list[tuple[float, Callback]] = []
         self._woken: list[Callable[[], None]] = []
         self._is_turning = False
@@ -47,6 +47,6 @@ class Lockstep:
         for advance in woken:
             advance()
         if self._steps:
-            self._world.at_step_end(max(duration_ms for duration_ms, _ in self._steps), self._turn)
+            self._world.at_step_end(max(duration_ms for duration_ms, _ in self._steps), self._turn, self._place)
         else:
             self._is_turning = False

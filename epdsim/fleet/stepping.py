@@ -57,6 +57,7 @@ class Stepper:
         self.name = name
         self._ec = consume(self) if consume is not None else None
         self._world, self._pool, self._lockstep = world, pool, lockstep
+        self._place = world.next_place()
         # Another engine of the round may have more to do in any step than this one sees; of an engine that will be lost, the steps
         # before that count.
         faults = world.config.faults
@@ -201,7 +202,7 @@ class Stepper:
         if self._lockstep is not None:
             self._lockstep.join(on_grid(duration_ms), ends)
         else:
-            self._timer = world.at_step_end(on_grid(duration_ms), ends)
+            self._timer = world.at_step_end(on_grid(duration_ms), ends, self._place)
 
     def _end_step(
         self, plan: StepPlan, started_ms: float, broadcast: StepBroadcast, encode_ms: float, _: simpy.Event
@@ -234,13 +235,13 @@ class Stepper:
         fixed_ms = broadcast.total_ms
         ends = list(accumulate([round((fixed_ms + step_ms) * TICKS_PER_MS) for step_ms in steps_ms]))
         self._stride = stride = Stride(self._world.env.now, ends, num_steps, broadcast)
-        stride.timer = self._world.at_step_end(ends[-1] / TICKS_PER_MS, self._end_stride)
+        stride.timer = self._world.at_step_end(ends[-1] / TICKS_PER_MS, self._end_stride, self._place)
 
     def _cut_stride(self, stride: Stride) -> None:
         """A request has arrived: the stride ends with the step that is under way."""
         left_ms = stride.cut(self._world.env.now)
         if left_ms is not None:
-            stride.timer = self._world.at_step_end(left_ms, self._end_stride)
+            stride.timer = self._world.at_step_end(left_ms, self._end_stride, self._place)
 
     def _end_stride(self, _: simpy.Event) -> None:
         stride = self._stride

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any, cast
 
 import simpy
@@ -23,7 +24,7 @@ NAME = "orchestrator"
 
 TICKS_PER_MS = 1 << 20
 Callback = Callable[[simpy.Event], Any]
-_LAST = cast("EventPriority", 2)
+_LAST = 2
 """SimPy's priorities are 0 (urgent) and 1 (normal); a larger number comes later within an instant."""
 
 
@@ -52,6 +53,7 @@ class World:
         self.takes_strides = takes_strides
         self.ec_store = EcStore(config.ec_capacity_bytes)
         self.notices: list[str] = []
+        self._places = count()
         self._sinks = tuple(sinks)
 
         # One sink needs no loop over sinks.
@@ -80,8 +82,18 @@ class World:
         event.succeed()
         return event
 
-    def at_step_end(self, duration_ms: float, callback: Callback) -> simpy.Event:
+    def next_place(self) -> int:
+        """A place of one's own in the order in which steps that end at the same instant are taken."""
+        return next(self._places)
+
+    def at_step_end(self, duration_ms: float, callback: Callback, place: int) -> simpy.Event:
         """Call back after a duration that is on the grid, behind everything else that happens at that instant.
+
+        Args:
+            duration_ms: From now.
+            callback: Takes the event.
+            place: Of whose step it is among those that end then. Without it the order would be that of beginning, which is
+                another one where many steps are taken at once.
 
         Returns:
             The event to call off: `event.callbacks.clear()`.
@@ -89,7 +101,7 @@ class World:
         event = self.env.event()
         event._ok, event._value = True, None  # noqa: SLF001 - SimPy's Timeout does the same; it takes no priority
         event.callbacks.append(callback)
-        self.env.schedule(event, priority=_LAST, delay=duration_ms)
+        self.env.schedule(event, priority=cast("EventPriority", _LAST + place), delay=duration_ms)
         return event
 
 
