@@ -179,3 +179,22 @@ def test_the_dialects_are_nested_each_stricter_than_the_one_before():
         strictly[0] += whole != item
         strictly[1] += item != key
     assert all(strictly), "the dialects do not differ"
+
+
+@pytest.mark.parametrize(
+    ("dialect", "named_as"),
+    [("ideal", "image[1] (hash 'h1')"), ("vllm-0.30", "media items"), ("vllm-0.32", "media items")],
+)
+def test_a_refusal_says_what_nothing_provides_for(dialect: str, named_as: str):
+    tables = FeatureTables(
+        {"image": ["h0", "h1"]},
+        {"image": [PlaceholderRange(0, 1), PlaceholderRange(1, 1)]},
+        {"image": ["p", None]},
+        {"image": [None, "m"]},
+    )
+    with pytest.raises(InputError) as refused:
+        check_gate(tables, None, named(dialect))
+    assert str(refused.value) == (
+        f"{named_as}: metadata-only, and ec_transfer_params do not offer the embedding; send the payload, or the descriptor that "
+        "the encoder returned for that hash in ec_transfer_params at the top level"
+    )
