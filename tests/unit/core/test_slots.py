@@ -212,8 +212,10 @@ HASHES = {"image": ["a", "b"]}
         (FeatureTables(HASHES, SPANS, None, {"image": [None] * 3}), r"mm_metadata.image has length 3"),
         (
             FeatureTables(HASHES, {"image": [PlaceholderRange(3, 2), PlaceholderRange(1, 3)]}),
-            r"^mm_placeholders.image\[0\] = \[3, 5\): it overlaps mm_placeholders.image\[1\] = \[1, 4\); "
-            "give every item tokens of its own$",
+            (
+                r"^mm_placeholders.image\[0\] = \[3, 5\): it overlaps mm_placeholders.image\[1\] = \[1, 4\); "
+                "give every item tokens of its own$"
+            ),
         ),
         (
             FeatureTables({"image": ["a"]}, {"image": [PlaceholderRange(3, 5)]}),
