@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
@@ -196,8 +196,7 @@ def fleets(tried: Sequence[DrawnFleet]) -> str:
         if shown:
             heights = [top if one.ratio is None else one.ratio for one in shown]
             axes.scatter([one.gpus for one in shown], heights, s=size, c=colour, marker=marker, label=label, zorder=3)
-            for one, height in zip(shown, heights, strict=True):
-                axes.annotate(one.name, (one.gpus, height), (5, 4), textcoords="offset points", fontsize=7)
+    _annotate(axes, [(one.name, one.gpus, top if one.ratio is None else one.ratio) for one in tried])
     axes.axhline(1.0, color="#a3162a", linewidth=1.2, linestyle="--", label="the level")
     axes.axhline(top, color="#d5dae2", linewidth=0.8)
     axes.set_ylim(0, 1.12 * top)
@@ -241,13 +240,23 @@ def pareto(curves: Sequence[DrawnCurve]) -> str:
     for curve in curves:
         marker, colour, size = ("*", "#17652f", 170) if curve.is_answer else ("o", "#2a5db0", 34)
         axes.scatter([curve.gpus], [curve.most_req_s], s=size, c=colour, marker=marker, zorder=3)
-        axes.annotate(curve.name, (curve.gpus, curve.most_req_s), (5, 4), textcoords="offset points", fontsize=7)
     axes.set_xlabel("GPUs")
+    _annotate(axes, [(curve.name, curve.gpus, curve.most_req_s) for curve in curves])
+    axes.locator_params(axis="x", integer=True)
     axes.set_ylabel("highest rate that meets\nthe level, requests/s")
     axes.set_ylim(0, 1.15 * max(1e-9, *(one.most_req_s for one in curves)))
     axes.margins(x=0.25)
     axes.grid(alpha=0.3)
     return _svg(figure)
+
+
+def _annotate(axes: Axes, named: Iterable[tuple[str, float, float]]) -> None:
+    """Names beside points; those of one place one above the other."""
+    places: dict[tuple[float, float], list[str]] = {}
+    for name, x, y in named:
+        places.setdefault((x, y), []).append(name)
+    for place, names in places.items():
+        axes.annotate("\n".join(names), place, (5, 4), textcoords="offset points", fontsize=7)
 
 
 def _figure(width: float, height: float) -> Figure:

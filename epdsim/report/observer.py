@@ -31,7 +31,7 @@ class Load:
 
     Attributes:
         busy: Share of the bin spent in steps or encoder runs.
-        running: Most requests that ran at the end of a step.
+        running: Most requests that ran at the end of a step, or all through the bin in a step, or a stride, that is longer.
         waiting: Most requests, or items, that waited at the end of a step or an encoder run.
     """
 
@@ -102,9 +102,9 @@ class RunObserver:
     def __call__(self, event: Event) -> None:
         """Take one event."""
         if isinstance(event, StepFinished):
-            self._worked(event, event.duration_ms, event.num_running, event.num_waiting)
+            self._worked(event, event.duration_ms, event.num_requests, event.num_running, event.num_waiting)
         elif isinstance(event, EncodeRunFinished):
-            self._worked(event, event.duration_ms, event.num_items, event.num_waiting)
+            self._worked(event, event.duration_ms, event.num_items, event.num_items, event.num_waiting)
         elif isinstance(event, RequestArrived):
             if event.slo_class != WARM_UP:
                 self._flights[event.request_id] = (event.time_ms, -1.0)
@@ -115,14 +115,17 @@ class RunObserver:
         elif isinstance(event, RequestFailed):
             self._flights.pop(event.request_id, None)
 
-    def _worked(self, event: Event, duration_ms: float, running: int, waiting: int) -> None:
+    def _worked(self, event: Event, duration_ms: float, within: int, running: int, waiting: int) -> None:
         while event.time_ms >= self._width_ms * MOST_BINS:
             self._width_ms *= 2
             for bins in self._bins.values():
                 bins.halve()
         self._end_ms = max(self._end_ms, event.time_ms)
         bins, index = self._bins[event.instance], int(event.time_ms / self._width_ms)
-        bins.spend(event.time_ms - duration_ms, event.time_ms, self._width_ms)
+        start_ms = event.time_ms - duration_ms
+        bins.spend(start_ms, event.time_ms, self._width_ms)
+        for earlier in range(int(start_ms / self._width_ms) + 1, index):
+            bins.running[earlier] = max(bins.running[earlier], within)
         bins.running[index] = max(bins.running[index], running)
         bins.waiting[index] = max(bins.waiting[index], waiting)
 

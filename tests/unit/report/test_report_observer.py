@@ -27,7 +27,7 @@ def observed(*events):
 
 
 def step(time_ms, duration_ms, running=1, waiting=0, instance="p"):
-    return StepFinished(time_ms, instance, 1, 1, 1, running, waiting, duration_ms)
+    return StepFinished(time_ms, instance, 1, 1, running, running, waiting, duration_ms)
 
 
 def test_latencies_are_those_of_completed_requests_that_are_no_warm_up():
@@ -44,10 +44,15 @@ def test_an_instance_is_busy_where_its_steps_lie():
     seen = observed(step(2.5, 2.0, running=3, waiting=5), EncodeRunFinished(3, "e", 4, 2, 1.0))
     assert seen.bin_ms == 1
     assert seen.loads["p"].busy == (0.5, 1.0, 0.5, 0.0)
-    assert seen.loads["p"].running == (0, 0, 3, 0)
+    assert seen.loads["p"].running == (0, 3, 3, 0)
     assert seen.loads["p"].waiting == (0, 0, 5, 0)
     assert seen.loads["e"].busy == (0.0, 0.0, 1.0, 0.0)
     assert seen.loads["e"].waiting == (0, 0, 0, 2)
+
+
+def test_requests_run_all_through_a_step_that_ends_with_their_last_tokens():
+    seen = observed(StepFinished(3.5, "p", 1, 100, 2, 0, 0, 3.0))
+    assert (seen.loads["p"].running, seen.loads["p"].busy) == ((0, 2, 2, 0), (0.5, 1, 1, 0.5))
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 5_000), st.floats(0, 100), st.integers(0, 9)), min_size=1, max_size=60))
