@@ -128,7 +128,9 @@ def _print(found: Sequence[Difference], worse: Sequence[Difference], seeds: rang
     ]
     interval = f"{100 * CONFIDENCE:.0f} % interval"
     print_table(
-        f"head against base over {len(seeds)} seeds", ["at", "figure", "base", "head", "change", interval, ""], rows
+        f"head against base over {len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'}",
+        ["at", "figure", "base", "head", "change", interval, ""],
+        rows,
     )
     out = console()
     for one in worse:

@@ -81,6 +81,8 @@ def load_scenario(path: Path, overrides: Sequence[str] = (), option: str = "--se
         InputError: With line and key.
     """
     file = load_yaml(path)
+    if {"failure", "case"} <= set(file.data):
+        raise InputError(f"scenario {str(path)!r}", "it is a failure that was kept", f"replay it: epdsim replay {path}")
     settings: list[str] = []
     for override in overrides:
         key, separator, value = override.partition("=")

@@ -27,7 +27,7 @@ def hash_inj(event: Event, _engine: EngineState) -> Iterator[Finding]:
 
 
 def _told(item: HashedItem) -> str:
-    named = f", which its client calls {item.given_id}" if item.given_id else ""
+    named = f" (which its client calls {item.given_id})" if item.given_id else ""
     return f"{item.told} of bytes {item.data}{named}"
 
 

@@ -110,7 +110,7 @@ def epd(epd_session: Session, record_property: Any) -> Any:
             lines = [line for one in verdict["stories"] for line in (*one["lines"], "")]
             pytest.fail("\n".join(lines[:-1]), pytrace=False)
         if verdict["outcome"] == "inconclusive":
-            pytest.fail(verdict["reason"], pytrace=False)
+            pytest.fail(f"inconclusive: {verdict['reason']}", pytrace=False)
 
     return check
 

@@ -69,7 +69,7 @@ class Session:
         if total.outcome is Outcome.VIOLATED:
             return told | self._stories(explorations, property_id)
         if total.outcome is Outcome.INCONCLUSIVE:
-            told["reason"] = f"inconclusive: no case reached its premise ({REGISTER[property_id].sometimes})"
+            told["reason"] = f"no case reached its premise ({REGISTER[property_id].sometimes})"
         return told
 
     def _stories(self, explorations: Sequence[Exploration], property_id: str) -> dict[str, Any]:

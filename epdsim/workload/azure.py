@@ -96,9 +96,8 @@ class AzureCsvSpec(TraceSpec):
     ) -> WorkloadRequest:
         request_id = f"azure-{line}"
         if self.image_size is None:
-            raise line_error(
-                path, line, "", f"has {row.num_images} images whose size the trace does not say", "set image_size"
-            )
+            told = f"has {row.num_images} images whose size the trace does not say"
+            raise line_error(path, line, "", told, "set image_size, for example to 720p")
         rng = streams.generator(request_id)
         sizes = self.image_size.draw(rng, row.num_images)
         media = [media_ref(f"{request_id}/{index}", size) for index, size in enumerate(sizes)]

@@ -183,7 +183,9 @@ class OwnCsvSpec(TraceSpec):
                 rule = f"has {count} images and {len(hashes)} image_hashes"
                 raise table.error(cells, rule, f"give each image a hash or none, and at most {MAX_HELD:,} images")
             if isinstance(sizes, int) and sizes and self.image_size is None:
-                raise table.error(cells, f"has {count} images whose size it does not say", "set image_size")
+                raise table.error(
+                    cells, f"has {count} images whose size it does not say", "set image_size, for example to 720p"
+                )
             if (request_id := values.get("request_id", "")) in seen:
                 raise table.error(cells, f"has the request_id {request_id!r} of a line before", "give each its own")
             seen.update(filter(None, [request_id]))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epdsim.core.errors import InputError
-from epdsim.scenario.loader import put
+from epdsim.scenario.loader import load_scenario, put
 from epdsim.scenario.runner import build_point
 from epdsim.scenario.yaml_file import YamlFile
 
@@ -29,6 +29,13 @@ def get(data, key):
     for part in key.split("."):
         data = data[int(part)] if isinstance(data, list) else data[part]
     return data
+
+
+def test_of_a_kept_failure_it_is_said_what_replays_it(tmp_path):
+    path = tmp_path / "kept.yaml"
+    path.write_text("failure: {property_id: STRIP-AVAIL}\ncase: {type: engine}\n")
+    with pytest.raises(InputError, match="it is a failure that was kept; replay it: epdsim replay "):
+        load_scenario(path)
 
 
 def test_without_axes_there_is_one_run_of_the_file_as_it_stands(scenario):
