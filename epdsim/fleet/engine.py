@@ -53,6 +53,8 @@ class EngineInstance(Stepper):
         for timer in (self._timer, self._stride.timer if self._stride is not None else None):
             if timer is not None and timer.callbacks is not None:
                 timer.callbacks.clear()
+        # What comes to it from now on does not wake it: neither a KV cache nor an embedding.
+        self._is_idle, self._stride = False, None
         for _, gone in self._aborting:
             gone.succeed()
         self._aborting.clear()

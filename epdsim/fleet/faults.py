@@ -197,10 +197,14 @@ class Health:
             yield simpy.AnyOf(self._world.env, [self._back, patience])
         return found
 
-    def watch(self, loss: Loss, instance: Mortal) -> Generator[simpy.Event, Any, None]:
-        """The process of one loss."""
+    def watch(self, losses: Sequence[Loss], instance: Mortal) -> Generator[simpy.Event, Any, None]:
+        """The process of the losses of one instance, in order of time; it is back before it is lost again at the same moment."""
+        for loss in losses:
+            yield from self._lose(loss, instance)
+
+    def _lose(self, loss: Loss, instance: Mortal) -> Generator[simpy.Event, Any, None]:
         world, faults = self._world, self._faults
-        yield world.after(loss.at_ms)
+        yield world.after(max(loss.at_ms - world.env.now, 0.0))
         instance.lose()
         world.emit(InstanceLost(world.env.now, instance.name))
         away_ms = faults.detect_ms if loss.back_ms is None else min(faults.detect_ms, loss.back_ms - loss.at_ms)

@@ -115,9 +115,10 @@ def _expect(
     world: World, faults: Faults, health: Health, all_instances: Sequence[Mortal], keepers: Sequence[Evictable]
 ) -> None:
     """Begin the processes of all that will go wrong."""
-    instances = {one.name: one for one in all_instances}
-    for loss in faults.losses:
-        world.env.process(health.watch(loss, instances[loss.instance]))
+    for instance in all_instances:
+        losses = sorted((loss for loss in faults.losses if loss.instance == instance.name), key=lambda loss: loss.at_ms)
+        if losses:
+            world.env.process(health.watch(losses, instance))
     for at_ms in faults.ec_evictions_ms:
         world.env.process(evict(world, at_ms, keepers))
 
