@@ -84,7 +84,12 @@ def stride_planned(
 
 
 def engine_started(now_ms: float, name: str, config: SchedulerConfig, system: str) -> EngineStarted:
-    """The settings of an engine."""
+    """The settings of an engine, and what its events do not tell in full."""
+    beyond = {
+        "drafts": config.speculative_method != "none" or config.mamba_block_aligned_split,
+        "cross attention": config.is_encoder_decoder,
+        "encoding alone": config.mm_encoder_only,
+    }
     return EngineStarted(
         now_ms,
         name,
@@ -101,6 +106,8 @@ def engine_started(now_ms: float, name: str, config: SchedulerConfig, system: st
         config.uses_mrope or config.uses_xdrope,
         config.disable_chunked_mm_input,
         config.ec_role,
+        [name for name, is_there in beyond.items() if is_there],
+        sends_late=config.strip == "deferred",
     )
 
 

@@ -59,6 +59,17 @@ class EnginePoolSpec(Strict):
     router: RouterName | None = None
     scheduler: SchedulerSpec = Field(default_factory=SchedulerSpec)  # pyright: ignore[reportInvalidTypeForm]
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        scheduler: SchedulerConfig = self.scheduler.build()
+        if not scheduler.enable_chunked_prefill and scheduler.max_num_batched_tokens < scheduler.max_model_len:
+            raise ValueError(
+                f"enable_chunked_prefill is off, and a prompt of more than max_num_batched_tokens "
+                f"({scheduler.max_num_batched_tokens}) would wait for ever: set max_model_len "
+                f"({scheduler.max_model_len}) to no more than that"
+            )
+        return self
+
 
 class EcSpec(Strict):
     """How embeddings get from encoders to engines; the times are those of vLLM 0.32.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from epdsim.events import EngineStarted, Event
 from epdsim.spec.engine_state import STATE_EVENTS, EngineState
-from epdsim.spec.property import Broken, Finding, Monitor, Property, Reached, Verdict
+from epdsim.spec.property import BEYOND, Broken, Finding, Monitor, Property, Reached, Verdict
 
 _Monitors = Sequence[tuple[Verdict, Monitor, frozenset[str]]]
 _Readers = tuple[bool, _Monitors, _Monitors]
@@ -30,10 +30,16 @@ class _Sender:
 
     def find_readers(self, kind: type[Event]) -> _Readers:
         reading = [one for one in self.monitors if not one[0].reads or kind in one[0].reads]
-        readers = [(verdict, monitor, one.copes) for one, verdict, monitor in reading]
-        readers_of_text = [(verdict, monitor, one.copes) for one, verdict, monitor in reading if not one.of_media]
+        told = [(one, (verdict, monitor, _copes(one))) for one, verdict, monitor in reading]
+        readers = [reader for _, reader in told]
+        readers_of_text = [reader for one, reader in told if not one.of_media]
         found = self.readers[kind] = kind in STATE_EVENTS, readers, readers_of_text
         return found
+
+
+def _copes(one: Property) -> frozenset[str]:
+    """With what: statements about a whole fleet hear all that its engines say, else they would miss a part of the story."""
+    return one.copes if one.level == "engine" else BEYOND
 
 
 class Judge:

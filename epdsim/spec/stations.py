@@ -188,10 +188,13 @@ class SimFair:
                 self._pools["encode"].outstanding -= len(event.mm_hashes)
         elif isinstance(event, PromptComputed):
             self._answered(event.request_id, "prefill")
+        elif isinstance(event, LegRetried) and event.leg == "encode":
+            # The engine that was chosen before encode stays chosen.
+            ahead = self._ahead.get(event.request_id, set())
+            ahead.difference_update([one for one in ahead if one[0] == "encode"])
         elif isinstance(event, (RequestFinished, RequestFailed, LegRetried)):
             self._ahead.pop(event.request_id, None)
-            if not isinstance(event, LegRetried) or event.leg != "encode":
-                self._answered(event.request_id, *self._pools)
+            self._answered(event.request_id, *self._pools)
         elif isinstance(event, InstanceChosen) and (pool := self._pools.get(event.leg)) is not None:
             self._ahead.setdefault(event.request_id, set()).add((event.leg, event.to))
             yield from self._chosen(event, pool)

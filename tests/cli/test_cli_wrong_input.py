@@ -110,6 +110,14 @@ def edited(old, new):
         ),
         (edited("kind: equal", "kind: alike"), "line {changed}, key 'claims.0.kind': 'alike'", "it is one of"),
         (SMALL + "seed: -1\n", "line {changed}, key 'seed': -1", "greater"),
+        (
+            edited(
+                "decode: {count: 1, scheduler: {num_gpu_blocks: 512",
+                "decode: {count: 1, scheduler: {enable_chunked_prefill: off",
+            ),
+            "line {changed}, key 'fleet.decode'",
+            "a prompt of more than max_num_batched_tokens (8192) would wait for ever",
+        ),
     ],
     ids=lambda value: value if len(value) < 60 and "\n" not in value else "",
 )

@@ -125,6 +125,21 @@ class TestFair:
             legs = [LegSent(number, "orchestrator", f"r{number}", "prefill", "prefill-0", 1) for number in range(2)]
             assert outcome("SIM-FAIR", begin, *legs) is expected
 
+    def test_an_engine_that_was_chosen_before_encode_stays_chosen_when_an_encode_leg_is_lost(self):
+        names = ["prefill-0", "prefill-1"]
+        begin = FleetStarted(0, "fleet", "e+pd", "round_robin", {"prefill": names, "encode": ["encode-0"]}, 8)
+        chosen = [InstanceChosen(0, "orchestrator", name, "prefill", to) for name, to in zip("ab", names, strict=True)]
+        third = InstanceChosen(1, "orchestrator", "c", "prefill", "prefill-0")
+        lost = LegRetried(1, "orchestrator", "a", "encode", "encode-0", 1)
+        sent = LegSent(2, "orchestrator", "a", "prefill", "prefill-0", 1)
+        assert outcome("SIM-FAIR", begin, *chosen, third, lost, sent) is Outcome.HOLDS
+        assert outcome("SIM-FAIR", begin, *chosen, third, sent, replace_to(third)) is Outcome.VIOLATED
+
+
+def replace_to(chosen):
+    """The same choice for another request."""
+    return InstanceChosen(3, chosen.instance, "d", chosen.leg, chosen.to)
+
 
 def test_somebody_who_waits_for_nothing_breaks_progress():
     stuck = RequestFailed(9, "orchestrator", "a", "stuck in encode", stuck=True)
