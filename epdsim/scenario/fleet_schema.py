@@ -7,10 +7,10 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from epdsim.core.scheduler.config import SchedulerConfig
-from epdsim.scenario.strict import Count, Instances, Ranks, Size, Strict, record_spec
+from epdsim.scenario.strict import MOST, Count, Instances, Ranks, Size, Strict, record_spec
 
 SchedulerSpec = record_spec(SchedulerConfig, frozenset({"uses_mrope", "uses_xdrope", "ec_role"}))
-Duration = Annotated[float, Field(gt=0)]
+Duration = Annotated[float, Field(gt=0, le=MOST)]
 RouterName = Literal["round_robin", "least_loaded", "prefix_affinity", "media_affinity"]
 
 

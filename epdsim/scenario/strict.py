@@ -12,7 +12,9 @@ from epdsim.core.errors import InputError
 Count = Annotated[int, Field(ge=1)]
 Instances = Annotated[int, Field(ge=1, le=10_000)]
 Ranks = Annotated[int, Field(ge=1, le=10_000)]
-Size = Annotated[float, Field(ge=0)]
+MOST = 1e12
+"""Of sizes and durations, for example milliseconds of thirty years: what is larger is a mistake, and no clock adds it up."""
+Size = Annotated[float, Field(ge=0, le=MOST)]
 AxisValue = int | float | bool | str | None
 
 
