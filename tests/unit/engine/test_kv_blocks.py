@@ -112,6 +112,16 @@ def test_taking_more_than_is_free_is_the_callers_error() -> None:
         pool_of(3).take(3)
 
 
+@pytest.mark.parametrize("count", [2, 9], ids=["one by one", "as a whole"])
+@pytest.mark.parametrize("missing", ["blocks", "keys"])
+def test_publishing_more_keys_than_blocks_or_fewer_is_the_callers_error(count: int, missing: str) -> None:
+    pool = pool_of(16)
+    blocks, keys = pool.take(count), list(range(100, 100 + count))
+    (blocks if missing == "blocks" else keys).pop()
+    with pytest.raises(ValueError, match="zip"):
+        pool.publish(blocks, keys)
+
+
 def test_a_clone_is_independent() -> None:
     pool = pool_of(4)
     pool.publish(pool.take(1), [10])
