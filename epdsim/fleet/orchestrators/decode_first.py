@@ -77,7 +77,7 @@ class DecodeFirst(Orchestrator):
         request, way_ms = calls.send_prefill(task, engine)
         engine.outstanding += 1
         try:
-            yield world.after(way_ms)
+            yield world.after(way_ms) | waiting.done
             yield engine.gone(task.request_id)
             job = engine.submit(request, task.rendered, is_visible=False, setback=task.setback)
             job.done.defused = True

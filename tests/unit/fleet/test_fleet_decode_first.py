@@ -48,6 +48,11 @@ def only(run, kind, **where):
     return found
 
 
+def sent_to(run):
+    """The decode engine that is called first."""
+    return run.of(LegSent)[0].to
+
+
 def broken(run):
     return {name: one.first.told for name, one in judge(run.events, OF_FLEETS).items() if one.first is not None}
 
@@ -133,6 +138,19 @@ class TestLosses:
         assert run.metrics.completed == 6
         assert {one.lost for one in run.of(LegRetried)} <= {lost}
         assert run.of(LegRetried) or (lost, moment) == ("prefill-0", "decodes")
+
+    def test_the_prefill_call_that_is_on_its_way_is_not_waited_for(self, run_fleet, small_fleet, chat) -> None:
+        """A body of a picture takes seconds here: that the decode engine is lost is known long before it arrives."""
+        fleet = fleet_of(small_fleet, count=2)
+        slow = replace(fleet, costs=replace(fleet.costs, body_link=Link(1e5)))
+        requests = [chat("a", images=["sun"])]
+        sent = only(run_fleet(slow, requests), LegSent, leg="prefill")
+        assert sent.body_bytes > 3e5, "three seconds"
+        lost_ms = sent.time_ms + 100.0
+        run = run_fleet(replace(slow, faults=Faults([Loss(sent_to(run_fleet(slow, requests)), lost_ms)])), requests)
+        assert only(run, LegRetried).time_ms == pytest.approx(lost_ms)
+        assert run.metrics.completed == 1
+        assert broken(run) == {}
 
     def test_when_prefill_is_lost_decode_gives_its_blocks_back(self, run_fleet, small_fleet, chat) -> None:
         fleet = fleet_of(small_fleet)
