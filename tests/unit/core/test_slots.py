@@ -204,11 +204,20 @@ HASHES = {"image": ["a", "b"]}
 @pytest.mark.parametrize(
     ("tables", "said"),
     [
-        (FeatureTables(HASHES, {}), r"mm_placeholders has the modalities \[\]"),
+        (
+            FeatureTables(HASHES, {}),
+            (
+                r"^mm_placeholders has the modalities \[\]: mm_hashes has \['image'\]; "
+                "give every table that is present every modality, with null for an item that has nothing$"
+            ),
+        ),
         (FeatureTables(HASHES, SPANS, {"image": [None, None], "audio": []}), r"kwargs_data has the modalities"),
         (FeatureTables(HASHES, SPANS, None, {}), r"mm_metadata has the modalities \[\]"),
         (FeatureTables({"image": ["a"]}, SPANS), r"mm_placeholders.image has length 2.*mm_hashes.image has length 1"),
-        (FeatureTables(HASHES, SPANS, {"image": [None]}), r"kwargs_data.image has length 1"),
+        (
+            FeatureTables(HASHES, SPANS, {"image": [None]}),
+            r"^kwargs_data.image has length 1: mm_hashes.image has length 2; give every item one slot$",
+        ),
         (FeatureTables(HASHES, SPANS, None, {"image": [None] * 3}), r"mm_metadata.image has length 3"),
         (
             FeatureTables(HASHES, {"image": [PlaceholderRange(3, 2), PlaceholderRange(1, 3)]}),
@@ -226,6 +235,12 @@ HASHES = {"image": ["a", "b"]}
 def test_tables_that_are_not_parallel_are_refused_by_name(tables: FeatureTables[MediaItem], said: str):
     with pytest.raises(InputError, match=said):
         check_tables(tables, num_prompt_tokens=7)
+
+
+def test_items_at_one_place_are_told_in_the_order_of_the_tables():
+    same = {"video": [PlaceholderRange(1, 2)], "audio": [PlaceholderRange(1, 2)]}
+    tables = FeatureTables({"video": ["v"], "audio": ["a"]}, same)
+    assert list(tables.positions()) == [("video", 0), ("audio", 0)]
 
 
 def test_an_item_is_known_by_its_hash_to_caches_and_to_block_keys():

@@ -13,6 +13,7 @@ from epdsim.core.strip import (
     late_payloads,
     payload_kind,
     resend_on_resume,
+    strip_at_admission,
     strip_covered,
 )
 
@@ -52,6 +53,11 @@ def test_nothing_is_touched_that_need_not_be():
     assert stripped[2] is features[2]
     assert stripped[0].data is None
     assert (stripped[0].position, stripped[0].identifier) == (features[0].position, features[0].identifier)
+
+
+def test_where_nothing_is_said_of_positions_no_field_is_kept_for_them():
+    features = (feature(1, 3), feature(8, 2))
+    assert kinds(strip_at_admission(features, 8)) == kinds(strip_covered(features, 8)) == ["none", "full"]
 
 
 @pytest.mark.parametrize("scheme", [{"uses_mrope": True}, {"uses_xdrope": True}])
