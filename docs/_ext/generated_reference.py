@@ -115,7 +115,9 @@ def _kind(model: type[BaseModel]) -> str:
 def _limits(metadata: Sequence[Any]) -> str:
     marks = {"Ge": "≥", "Gt": ">", "Le": "≤", "Lt": "<"}
     plain = [inner for one in metadata for inner in (one.metadata if isinstance(one, FieldInfo) else [one])]
-    told = [f"{marks[name]} {getattr(one, name.lower())}" for one in plain if (name := type(one).__name__) in marks]
+    told = [
+        f"{marks[name]} {getattr(one, name.lower()):,.15g}" for one in plain if (name := type(one).__name__) in marks
+    ]
     return ", ".join(told + ["not empty" for one in plain if getattr(one, "min_length", 0)])
 
 
