@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from epdsim.core.ec.connector import EcConnector
+from epdsim.core.ec.pull import PullConnector
+from epdsim.core.ec.push import PushConnector
 from epdsim.core.plan import StepPlan
 from epdsim.fleet.lines import Line
 from epdsim.fleet.world import World
@@ -67,3 +69,33 @@ class Consumer(ABC):
                 then()
 
         self._world.after(duration_ms).callbacks.append(act)
+
+
+C = TypeVar("C", PullConnector, PushConnector)
+
+
+class TimedConsumer(Consumer, Generic[C]):
+    """A consumer whose connector has to be told the time."""
+
+    def __init__(self, world: World, engine: Engine, line: Line) -> None:
+        super().__init__(world, engine, line)
+        self._connector = self._new()
+
+    @abstractmethod
+    def _new(self) -> C:
+        """A connector that holds nothing."""
+
+    def begin(self) -> EcConnector:
+        """Begin with nothing held and nothing awaited."""
+        super().begin()
+        self._connector = self._new()
+        return self._connector
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the connector waits for something."""
+        return self._connector.is_busy
+
+    def look(self) -> None:
+        """Tell the connector the time."""
+        self._connector.now_ms = self._world.env.now

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from epdsim.core.ec.connector import EcConnector
 from epdsim.core.ec.pull import PullConnector
 from epdsim.core.ec.read import PullTimes
 from epdsim.core.ec.serve import Grant, Leases
@@ -17,7 +16,7 @@ from epdsim.core.plan import StepPlan
 from epdsim.core.request import EcOffer
 from epdsim.events import EcLoaded
 from epdsim.fleet.config import EcConfig
-from epdsim.fleet.ec.consumer import Consumer, Engine
+from epdsim.fleet.ec.consumer import Engine, TimedConsumer
 from epdsim.fleet.ec.producer import Keeper
 from epdsim.fleet.encode import EncodeItem, EncodeJob
 from epdsim.fleet.lines import Line
@@ -60,7 +59,7 @@ class PullProducer(Keeper):
         self._leases = Leases(self.kept, self._lease_ms)
 
 
-class PullConsumer(Consumer):
+class PullConsumer(TimedConsumer[PullConnector]):
     """Reads what requests are offered, before they are scheduled.
 
     Args:
@@ -74,27 +73,11 @@ class PullConsumer(Consumer):
         super().__init__(world, engine, line)
         self._producers = producers
         self._latency_ms = world.config.costs.ec_link.latency_ms
-        self._connector = self._new()
 
     def _new(self) -> PullConnector:
         config = self._world.config.ec
         times = PullTimes(config.wait_ms, config.answer_ms, config.read_ms, lease_ms=config.lease_ms)
         return PullConnector("consumer", config.consumer_embeds, times, self._world.config.dialect)
-
-    def begin(self) -> EcConnector:
-        """With no copies."""
-        super().begin()
-        self._connector = self._new()
-        return self._connector
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether a read is under way or a request waits for one."""
-        return self._connector.is_busy
-
-    def look(self) -> None:
-        """Tell the connector the time."""
-        self._connector.now_ms = self._world.env.now
 
     def planned(self, plan: StepPlan) -> float:
         """Ask, and begin to read."""

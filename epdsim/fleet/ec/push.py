@@ -8,20 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from epdsim.core.ec.connector import EcConnector
 from epdsim.core.ec.push import PushConnector, PushTimes
 from epdsim.core.plan import StepPlan
 from epdsim.core.request import EcOffer
 from epdsim.events import EcLoaded
 from epdsim.fleet.config import EcConfig
-from epdsim.fleet.ec.consumer import Consumer, Engine
+from epdsim.fleet.ec.consumer import Engine, TimedConsumer
 from epdsim.fleet.ec.producer import Keeper
 from epdsim.fleet.encode import EncodeItem, EncodeJob
 from epdsim.fleet.lines import Line
 from epdsim.fleet.world import World
 
 
-class PushConsumer(Consumer):
+class PushConsumer(TimedConsumer[PushConnector]):
     """Takes what is pushed to its engine.
 
     Args:
@@ -30,29 +29,10 @@ class PushConsumer(Consumer):
         line: What embeddings come on.
     """
 
-    def __init__(self, world: World, engine: Engine, line: Line) -> None:
-        super().__init__(world, engine, line)
-        self._connector = self._new()
-
     def _new(self) -> PushConnector:
         config = self._world.config.ec
         times = PushTimes(config.wait_ms, config.keep_ms)
         return PushConnector("consumer", config.consumer_embeds, times, self._world.config.dialect)
-
-    def begin(self) -> EcConnector:
-        """With empty buffers."""
-        super().begin()
-        self._connector = self._new()
-        return self._connector
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether a transfer is awaited."""
-        return self._connector.is_busy
-
-    def look(self) -> None:
-        """Tell the connector the time."""
-        self._connector.now_ms = self._world.env.now
 
     def planned(self, plan: StepPlan) -> float:
         """Buffers of transfers that nobody wants are free."""
