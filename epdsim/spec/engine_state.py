@@ -92,7 +92,6 @@ class EngineState:
         started: Its settings; None when it did not tell them.
         requests: Those that workers know or that wait, by id; a request that ended stays until the workers hear of it.
         resident: Embeddings in the workers' encoder cache by identifier, once the last step's frees, loads and runs are done.
-        staged: Those of them that were loaded ahead of their use, as of what is pushed; until then they take no room.
         plan: The last planned step.
         tells_tokens: Whether it tells what steps yield.
         has_media: Whether it may hold or have been sent a media item: not so once it began, before the first one comes or it does
@@ -103,7 +102,6 @@ class EngineState:
     started: EngineStarted | None = None
     requests: dict[str, RequestState] = field(default_factory=dict[str, RequestState])
     resident: dict[str, int] = field(default_factory=dict[str, int])
-    staged: dict[str, int] = field(default_factory=dict[str, int])
     plan: StepPlanned | None = None
     tells_tokens: bool = False
     has_media: bool = True
@@ -118,7 +116,6 @@ class EngineState:
                 self.beyond = tuple(event.beyond)
                 self.requests.clear()
                 self.resident.clear()
-                self.staged.clear()
                 self.plan = None
                 self.has_media = False
             case RequestQueued() | InputQueued():
@@ -180,12 +177,7 @@ class EngineState:
         for identifier in event.free_encoder_mm_hashes:
             self.resident.pop(identifier, None)
         for identifier in event.ec_loads:
-            self.staged[identifier] = self.resident[identifier] = 0
-        for identifier in list(self.staged):
-            if num_embeds := self._num_embeds(identifier, event):
-                del self.staged[identifier]
-                if identifier in self.resident:
-                    self.resident[identifier] = num_embeds
+            self.resident[identifier] = self._num_embeds(identifier, event)
         for request_id, indices in event.scheduled_encoder_inputs.items():
             known = self.requests.get(request_id)
             for index in indices if known is not None else ():
@@ -203,10 +195,15 @@ class EngineState:
                 known.outputs = [*known.outputs, *tokens][: known.queued.max_tokens]
 
     def _num_embeds(self, identifier: str, event: StepPlanned) -> int:
-        """Size of an item that is loaded: that of the first request of the step whose chunk takes embeddings of it."""
+        """Size of an item that is loaded.
+
+        That of the first request of the step whose chunk takes embeddings of it; of what is loaded ahead, that of the first one
+        that has the item.
+        """
         for request_id, count in event.num_scheduled_tokens.items():
             known, start = self.requests.get(request_id), event.num_computed_tokens.get(request_id)
             for item in known.items if known is not None else ():
                 if item.identifier == identifier and (start is None or item.takes_embeds(start, start + count)):
                     return item.num_embeds
-        return 0
+        items = (item for known in self.requests.values() for item in known.items)
+        return next((item.num_embeds for item in items if item.identifier == identifier), 0)

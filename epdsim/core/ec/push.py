@@ -1,9 +1,9 @@
 """An EC connector that is pushed to (vLLM's Mooncake connector): the consumer is chosen first, producers write into its buffers.
 
-A request names the transfer that brings each of its items (`Request.ec_offers`). Until workers have loaded them it waits; others
-go on. A transfer that does not come in time is over for good, and its request is encoded here, if it brought something to encode,
-or fails, alone. A producer's requests name the consumer; embeddings are pushed once they are encoded. The owner sets `now_ms`,
-carries pushes, and hands in what came and what was loaded.
+A request names the transfer that brings each of its items (`Request.ec_offers`). Until they have come it waits; others go on. What
+came is loaded with the step that takes its room in the encoder cache. A transfer that does not come in time is over for good, and
+its request is encoded here, if it brought something to encode, or fails, alone. A producer's requests name the consumer; embeddings
+are pushed once they are encoded. The owner sets `now_ms`, carries pushes, and hands in what came and what was loaded.
 """
 
 from __future__ import annotations
@@ -59,6 +59,27 @@ LOCAL: Rule[Callable[[MediaFeature], bool]] = Rule(
 )
 
 
+def with_its_room() -> bool:
+    """Whether what came waits in the buffers until a step takes its room in the encoder cache."""
+    return True
+
+
+def ahead_of_its_room() -> bool:
+    """It is loaded once somebody asks, whether there is room or not, and its request waits until it is: vLLM 0.32.
+
+    What workers hold can exceed the encoder cache, and stays there when the request ends before it is admitted.
+    """
+    return False
+
+
+ROOM: Rule[Callable[[], bool]] = Rule(
+    "ec_push.room",
+    "An embedding that was pushed is loaded with the step that takes its room in the encoder cache (ENC-CONS, EC-SYNC).",
+    source="found by random fleets; read in vLLM 0.32.0",
+    ideal=with_its_room,
+)
+
+
 class PushConnector(EcConnector):
     """One engine's side.
 
@@ -66,7 +87,7 @@ class PushConnector(EcConnector):
         role: `"producer"`, `"consumer"` or `"both"`.
         capacity: Embeddings that the buffers may keep after the encoder cache dropped them.
         times: Bounds of every wait.
-        dialect: Rule `ec_push.local`.
+        dialect: Rules `ec_push.*`.
 
     Attributes:
         now_ms: The time, which the owner sets before it calls or hands in anything.
@@ -82,6 +103,7 @@ class PushConnector(EcConnector):
         "_is_here",
         "_is_local",
         "_is_producer",
+        "_loads_with_room",
         "_local",
         "_prepared",
         "_pushes",
@@ -95,7 +117,7 @@ class PushConnector(EcConnector):
     def __init__(self, role: str, capacity: int, times: PushTimes | None = None, dialect: Dialect = IDEAL) -> None:
         self.role, self.capacity, self.times, self._dialect = role, capacity, times or PushTimes(), dialect
         self._is_producer, self._is_consumer = role in {"producer", "both"}, role in {"consumer", "both"}
-        self._is_local = dialect[LOCAL]
+        self._is_local, self._loads_with_room = dialect[LOCAL], dialect[ROOM]()
         self.now_ms = 0.0
         self.transfers = Transfers(self.times.keep_ms, capacity)
         self._fresh = True
@@ -113,7 +135,7 @@ class PushConnector(EcConnector):
         return bool(self._arrived or self.transfers.is_busy)
 
     def ready(self, request: Request, num_computed: int) -> bool:
-        """Whether every item that is still needed is loaded, or is to be encoded here; begins to load what came."""
+        """Whether every item that is still needed has come, or is to be encoded here."""
         needed = [(index, one) for index, one in enumerate(request.mm_features) if one.position.end > num_computed]
         if self._is_producer:
             for index, _ in needed:
@@ -133,7 +155,10 @@ class PushConnector(EcConnector):
 
     def allocated(self, request: Request, index: int) -> None:
         """The encoder cache has an entry of it from now on; a producer pushes what it encodes."""
-        self._is_here.add(request.mm_features[index].identifier)
+        identifier = request.mm_features[index].identifier
+        self._is_here.add(identifier)
+        if self._loads_with_room and self._is_consumer and not self.transfers.find(identifier, TransferState.LOADED):
+            self.transfers.load(identifier, self._name(request, index), request.request_id)
         if self._is_producer:
             self._prepare(request, index)
 
@@ -228,12 +253,14 @@ class PushConnector(EcConnector):
         name, key = self._name(request, index), (request.request_id, feature.identifier)
         if name is not None:
             transfers.wanted(name, now_ms)
-        if identifier in self._is_here or transfers.find(identifier, TransferState.LOADED) or key in self._given_up:
+        at_hand = HERE if self._loads_with_room else (TransferState.LOADED,)
+        if identifier in self._is_here or transfers.find(identifier, *at_hand) or key in self._given_up:
             return False
-        if transfers.find(identifier, TransferState.LOADING):
-            return True
         deadline_ms = now_ms + self.times.wait_ms
-        if transfers.load(identifier, name, request.request_id, deadline_ms):
+        if not self._loads_with_room and (
+            transfers.find(identifier, TransferState.LOADING)
+            or transfers.load(identifier, name, request.request_id, deadline_ms)
+        ):
             return True
         if self._is_local(feature):
             if name is None:

@@ -18,8 +18,9 @@ class TransferState(Enum):
     HERE = "here"
     """Its bytes are complete in the consumer's buffers."""
     LOADING = "loading"
+    """Workers were told to load it, and have not said whether they could."""
     LOADED = "loaded"
-    """It stands in the workers' encoder cache."""
+    """It stands in the workers' encoder cache, or does from the step on that is being planned."""
     KEPT = "kept"
     """The encoder cache dropped it, and the buffers still have it."""
     MISSED = "missed"
@@ -122,8 +123,15 @@ class Transfers:
         if transfer is not None and transfer.state is TransferState.HERE:
             transfer.deadline_ms = now_ms + self.keep_ms
 
-    def load(self, identifier: str, name: str | None, request_id: str, deadline_ms: float) -> bool:
-        """Begin to load an item that came, preferably by the named transfer; False when none did."""
+    def load(self, identifier: str, name: str | None, request_id: str, deadline_ms: float | None = None) -> bool:
+        """Load an item that came, preferably by the named transfer; False when none did.
+
+        Args:
+            identifier: Of the item.
+            name: Of the transfer; None where the request names none.
+            request_id: Who needs it.
+            deadline_ms: Until when workers may be at it; None where the model runs after the load in the same step.
+        """
         transfer = self._transfers.get(name) if name is not None else None
         if transfer is None or transfer.identifier != identifier or transfer.state is not TransferState.HERE:
             transfer = self.find(identifier, TransferState.HERE, TransferState.KEPT)
@@ -131,7 +139,7 @@ class Transfers:
             return False
         transfer.request_id = transfer.request_id or request_id
         transfer.deadline_ms = deadline_ms
-        self._move(transfer, TransferState.LOADING)
+        self._move(transfer, TransferState.LOADED if deadline_ms is None else TransferState.LOADING)
         self._to_load[transfer.name] = None
         return True
 
@@ -139,7 +147,12 @@ class Transfers:
         """Identifiers to load with this step."""
         found = [self._transfers[name] for name in self._to_load if name in self._transfers]
         self._to_load = {}
-        return [one.identifier for one in found if one.state is TransferState.LOADING]
+        with_step = TransferState.LOADED, None
+        return [
+            one.identifier
+            for one in found
+            if one.state is TransferState.LOADING or (one.state, one.deadline_ms) == with_step
+        ]
 
     def loaded(self, identifier: str, now_ms: float, *, is_good: bool) -> None:
         """Workers have loaded an item, or could not."""

@@ -12,10 +12,11 @@ from collections.abc import Mapping
 
 from epdsim.core import drafters, slots
 from epdsim.core.caches import encoder_cache, encoder_decoder_cache
-from epdsim.core.ec import gate, pull, push, read, serve
+from epdsim.core.ec import gate
 from epdsim.core.errors import InputError
 from epdsim.core.kv import blocks
 from epdsim.core.releases.deviation import FIRST, LAST, Deviation
+from epdsim.core.releases.embeddings import EMBEDDING_DEVIATIONS
 from epdsim.core.releases.identity import IDENTITY_DEVIATIONS
 from epdsim.core.releases.loads import LOAD_DEVIATIONS
 from epdsim.core.releases.media import MEDIA_DEVIATIONS
@@ -100,65 +101,6 @@ DEVIATIONS: tuple[Deviation, ...] = (
         rules.encode_nothing,
         "an item without payload whose embedding is not at hand is scheduled to be encoded, of which the engine dies (seen in "
         "0.32.0, taken for all)",
-    ),
-    Deviation(
-        rules.EC_RESET,
-        FIRST,
-        33,
-        rules.leave_copies,
-        "a reset of the encoder cache is not told to the EC connector (read in 0.32.0, taken for all)",
-    ),
-    Deviation(
-        serve.ANNOUNCED,
-        FIRST,
-        33,
-        serve.is_taken,
-        "a producer announces what is still being copied; consumers are told to ask again (read in 0.32.0, taken for all)",
-    ),
-    Deviation(
-        read.LEASE,
-        FIRST,
-        33,
-        read.any_time,
-        "a consumer does not know when its lease ends, and uses what it read later (read in 0.32.0, taken for all)",
-    ),
-    Deviation(
-        read.LOST,
-        FIRST,
-        33,
-        read.forget_reads,
-        "reads under way are forgotten with a lost producer, and their room is never used again (read in 0.32.0, taken for all)",
-    ),
-    Deviation(
-        pull.WAIT,
-        FIRST,
-        33,
-        pull.until_seen,
-        "the wait for an item starts afresh whenever it is seen, so that items that push each other out are waited "
-        "for without an end (seen in 0.32.0, taken for all)",
-    ),
-    Deviation(
-        push.LOCAL,
-        FIRST,
-        33,
-        push.never_here,
-        "a consumer that is pushed to encodes nothing, with or without payload: without a push its requests wait and fail (read in "
-        "0.32.0, taken for all)",
-    ),
-    Deviation(
-        pull.COUNTED,
-        FIRST,
-        33,
-        pull.keep_none,
-        "with role both a step may save over the host copy that it is to load, so that workers have neither copy nor run (seen in "
-        "0.32.0, taken for all)",
-    ),
-    Deviation(
-        pull.NUMBER,
-        FIRST,
-        33,
-        pull.any_number,
-        "a host copy serves any item of its identifier (read in 0.32.0, taken for all)",
     ),
     Deviation(
         encoder_cache.MISMATCH,
@@ -359,6 +301,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
         drafters.passed_ahead,
         "entries are held for as many tokens more as the drafter reads ahead (seen in 0.32.0, taken for all; vLLM PR 46315)",
     ),
+    *EMBEDDING_DEVIATIONS,
     *IDENTITY_DEVIATIONS,
     *LOAD_DEVIATIONS,
     *MEDIA_DEVIATIONS,

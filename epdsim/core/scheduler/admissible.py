@@ -29,6 +29,8 @@ def check_request(engine: EngineState, request: Request, embeds: Sequence[int]) 
     if engine.transfers is None and (transfer.loads_async or transfer.sends or transfer.num_unready):
         raise InputError(f"{name} with a KV transfer", "the engine has no KV connector", "set kv_role")
     _check_tokens(engine, name, request.prompt.num_tokens + request.max_tokens)
+    if transfer.loads_async and transfer.num_loads:
+        _check_load(engine, name, min(request.num_remote_tokens, request.prompt.num_tokens))
     _check_items(engine, name, request.mm_features, embeds)
 
 
@@ -67,6 +69,17 @@ def _check_tokens(engine: EngineState, name: str, num_tokens: int) -> None:
         raise InputError(
             f"{name} of {num_tokens} tokens",
             f"the pool has {config.num_gpu_blocks - 1} blocks of {config.block_size} tokens",
+            "raise num_gpu_blocks",
+        )
+
+
+def _check_load(engine: EngineState, name: str, num_tokens: int) -> None:
+    """A load between steps begins only where it leaves blocks for the drafts of the step that follows."""
+    config, num_slots = engine.config, engine.drafter.num_step_slots
+    if num_tokens and engine.blocks_for(num_tokens) + engine.blocks_for(num_slots) > config.num_gpu_blocks - 1:
+        raise InputError(
+            f"{name} that loads {num_tokens} tokens",
+            f"the pool has {config.num_gpu_blocks - 1} blocks of {config.block_size} tokens, and drafts take some of them",
             "raise num_gpu_blocks",
         )
 

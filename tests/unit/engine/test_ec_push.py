@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from epdsim.core.ec.push import LOCAL, Push, PushConnector, PushTimes
+from epdsim.core.ec.push import LOCAL, ROOM, Push, PushConnector, PushTimes
 from epdsim.core.ec.transfers import TransferState
 from epdsim.core.items import MediaFeature
 from epdsim.core.prompt import TokenPrompt
 from epdsim.core.releases.dialects import named
 from epdsim.core.request import EcOffer, Request
-from epdsim.core.rules import IDEAL, Dialect, Replacement
+from epdsim.core.rules import IDEAL, Dialect, Replacement, Rule
 from epdsim.core.scheduler.config import SchedulerConfig
 from epdsim.core.scheduler.scheduler import Scheduler
 
-RELEASED = IDEAL.replacing(
-    "defect", {LOCAL.name: Replacement(named("vllm-0.32").replacements[LOCAL.name].behaviour, "on purpose")}
-)
+
+def with_defect(rule: Rule) -> Dialect:
+    """The ideal, but for what vLLM 0.32 has in place of one rule."""
+    released = named("vllm-0.32").replacements[rule.name].behaviour
+    return IDEAL.replacing("defect", {rule.name: Replacement(released, "on purpose")})
+
+
+RELEASED, AHEAD = with_defect(LOCAL), with_defect(ROOM)
 
 
 class Engine:
@@ -42,11 +47,48 @@ def named_push(name: str, *features: MediaFeature, transfer: str = "t", **fields
     return Request(name, TokenPrompt([7] * 12), 1, features, ec_offers=offers, **fields)
 
 
-def test_a_push_is_awaited_loaded_and_then_its_request_runs(image, text) -> None:
+def test_a_push_is_awaited_and_loaded_with_the_step_that_needs_it(image, text) -> None:
     engine = Engine()
     engine.scheduler.add_request(named_push("a", metadata_only(image("x", 2, 4))))
     engine.scheduler.add_request(text("b", 4))
     assert list(engine.step(0)[0].num_scheduled_tokens) == ["b"]
+    engine.ec.came("t-x", "x", 4)
+    plan, _ = engine.step(1)
+    assert (list(plan.num_scheduled_tokens), list(plan.ec_loads)) == (["a"], ["x"])
+    assert not plan.scheduled_encoder_inputs
+    assert not engine.ec.is_busy
+
+
+def test_items_that_fill_the_encoder_cache_together_are_loaded_one_after_the_other(image) -> None:
+    """ENC-CONS: with room for one of them, each is loaded when the chunk that needs it is planned."""
+    loads = {}
+    for dialect in (IDEAL, AHEAD):
+        engine = Engine(dialect=dialect, encoder_cache_size=4, max_num_encoder_input_tokens=4)
+        items = [image("x", 0, 4), image("y", 5, 4)]
+        engine.scheduler.add_request(named_push("a", *map(metadata_only, items)))
+        for item in items:
+            engine.ec.came(f"t-{item.identifier}", item.identifier, 4)
+        loads[dialect.name] = [list(engine.step(now_ms)[0].ec_loads) for now_ms in range(3)]
+    assert loads == {"ideal": [["x"], ["y"], []], "defect": [["x", "y"], [], []]}
+
+
+def test_who_is_gone_before_it_is_admitted_leaves_nothing_with_the_workers(image) -> None:
+    """EC-SYNC: what workers were told to load is known to the encoder cache, and so is dropped by it one day."""
+    loads = {}
+    for dialect in (IDEAL, AHEAD):
+        engine = Engine(dialect=dialect)
+        engine.ec.came("t-x", "x", 4)
+        engine.scheduler.add_request(named_push("a", *map(metadata_only, (image("x", 2, 4), image("y", 7, 4)))))
+        loads[dialect.name] = list(engine.step(0)[0].ec_loads)
+        engine.scheduler.finish_requests(["a"])
+        assert not engine.scheduler._engine.encoder_cache.entries
+    assert loads == {"ideal": [], "defect": ["x"]}
+
+
+def test_the_release_loads_first_and_then_its_request_runs(image) -> None:
+    engine = Engine(dialect=AHEAD)
+    engine.scheduler.add_request(named_push("a", metadata_only(image("x", 2, 4))))
+    engine.step(0)
     engine.ec.came("t-x", "x", 4)
     plan, _ = engine.step(1)
     assert (list(plan.num_scheduled_tokens), list(plan.ec_loads)) == ([], ["x"])
@@ -73,7 +115,7 @@ def test_a_push_may_come_before_its_request_and_is_kept_for_a_while(image) -> No
 @pytest.mark.parametrize("has_pixels", [True, False])
 @pytest.mark.parametrize("case", ["never", "load fails", "load hangs", "name of another"])
 def test_one_request_fails_alone_or_encodes_by_itself(image, text, case: str, *, has_pixels: bool) -> None:
-    engine = Engine()
+    engine = Engine(dialect=AHEAD if case.startswith("load") else IDEAL)
     item = image("x", 2, 4)
     engine.scheduler.add_request(named_push("a", item if has_pixels else metadata_only(item)))
     engine.scheduler.add_request(text("b", 4, max_tokens=60))

@@ -51,6 +51,21 @@ class TestLoadsBetweenSteps:
         assert plan.num_scheduled_tokens == {"a": 1}
         assert plan.new[0].num_computed_tokens == 11
 
+    @pytest.mark.parametrize("method", ["none", "ngram", "draft_model"])
+    def test_a_load_that_could_never_begin_is_refused_at_the_door(self, method):
+        """LIVE-ADMIT: three blocks for what is loaded, and none left for what a drafter needs next."""
+        drafting = {} if method == "none" else {"speculative_method": method, "num_speculative_tokens": 1}
+        for blocks, num_remote, is_taken in ((4, 12, True), (3, 12, False), (3, 8, True), (3, 0, True)):
+            engine = scheduler(num_gpu_blocks=1 + blocks, max_num_seqs=1, max_model_len=12, **drafting)
+            asked = request("a", 11, max_tokens=1, num_remote_tokens=num_remote, kv_transfer=LATER)
+            if method != "none" and not is_taken:
+                with pytest.raises(InputError, match="that loads 11 tokens"):
+                    engine.add_request(asked)
+                continue
+            engine.add_request(asked)
+            plan = engine.schedule()
+            assert plan.kv_loads or plan.num_scheduled_tokens, "it begins"
+
     def test_a_load_leaves_room_for_the_first_decode_with_its_drafts(self):
         """A load of three blocks, and one for a token, three drafts and what the drafter writes with them."""
         drafting = {"speculative_method": "draft_model", "num_speculative_tokens": 3, "block_size": 8}

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from epdsim.core.releases.dialects import named
+from epdsim.core.rules import IDEAL
 from epdsim.cost import Link
 from epdsim.events import (
     Admitted,
@@ -177,6 +179,15 @@ class TestPush:
         requests = [chat(name, 200.0 * number, images=["sun"]) for number, name in enumerate("abc")]
         run = run_fleet(fleet_of(small_fleet, PUSH), requests)
         assert (len(run.of(EncodeFinished)), len(run.of(EncodeSpared)), len(run.of(EcLoaded))) == (1, 2, 3)
+
+    def test_workers_hold_no_more_than_the_encoder_cache(self, run_fleet, small_fleet, chat) -> None:
+        """With room for one picture of two, the second is loaded when the first is past; the release loads both at once."""
+        base = fleet_of(small_fleet, PUSH)
+        cramped = replace(base.prefill.scheduler, encoder_cache_size=EMBEDS, max_num_encoder_input_tokens=EMBEDS)
+        fleet = replace(base, prefill=replace(base.prefill, scheduler=cramped))
+        for dialect, broken in ((IDEAL, set()), (named("vllm-0.32"), {"ENC-CONS"})):
+            run = run_fleet(replace(fleet, dialect=dialect), [chat("a", images=["sun", "moon"])])
+            assert (run.metrics.completed, judged(run).keys()) == (1, broken)
 
     @pytest.mark.parametrize("moment", ["pushed to", "called", "generates"])
     def test_a_lost_consumer_costs_an_encode(self, run_fleet, small_fleet, chat, moment) -> None:

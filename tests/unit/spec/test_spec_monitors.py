@@ -186,6 +186,14 @@ class TestEncoder:
         assert outcome("ENC-CONS", *begin, first, both) is Outcome.VIOLATED
         assert outcome("ENC-CONS", *begin, first, instead) is Outcome.HOLDS
 
+    def test_what_is_loaded_ahead_of_its_use_takes_its_room_at_once(self):
+        """By an engine that lets workers load what was pushed before it admits who asks for it."""
+        other = ItemInfo("image", "y", 0, 4)
+        begin = started(), queued(), queued("b", items=(other,))
+        loads = [planned(step, {}, ec_loads=[identifier]) for step, identifier in enumerate("xy")]
+        assert outcome("ENC-CONS", *begin, loads[0]) is Outcome.INCONCLUSIVE
+        assert outcome("ENC-CONS", *begin, *loads) is Outcome.VIOLATED
+
     def test_an_entry_serves_items_of_its_size(self):
         other = ItemInfo("image", "x", 0, 2)
         begin = started(), queued(), admitted(), queued("b", items=(other,)), admitted("b", blocks=(3, 4))
