@@ -7,7 +7,9 @@ from itertools import product
 
 import pytest
 
+from epdsim.media import families, family
 from epdsim.sut.cases import CaseField, CaseItem, RenderCase
+from epdsim.sut.family_cases import FamilyCase, MediaSize
 from epdsim.testing.hunt import listed
 from properties.explorations import FAILING_FAMILIES, PROMPTS
 
@@ -30,6 +32,24 @@ def _shapes() -> Iterator[RenderCase]:
 
 
 SHAPES = listed("all prompts of up to three items", _shapes, level="protocol")
+
+
+def _sizes() -> Iterator[FamilyCase]:
+    """Every checkpoint with a small and a large item of each modality that it takes."""
+    for name in families():
+        takes = family(name).modalities
+        pictures = [MediaSize("image", *size) for size in ((224, 224), (1080, 1920)) if "image" in takes]
+        clips = [MediaSize("video", 360, 640, count) for count in (4, 32) if "video" in takes]
+        sounds = [MediaSize("audio", duration_s=length) for length in (2.0, 25.0) if "audio" in takes]
+        yield FamilyCase(name, [*pictures, *clips, *sounds])
+
+
+SIZES = listed("items of every checkpoint", _sizes, level="media")
+
+
+@pytest.mark.parametrize("name", ["SLOT-MIN"])
+def test_metadata_is_light(epd, name):
+    epd(name, SIZES)
 
 
 @pytest.mark.parametrize("name", ["SLOT-KEYS", "SLOT-LEN", "SLOT-META", "SLOT-NULL", "SLOT-RT", "SLOT-ACCEPT"])

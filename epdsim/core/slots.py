@@ -128,6 +128,16 @@ def dense_placeholder(placeholder: PlaceholderRange) -> PlaceholderRange:
     return placeholder if placeholder.is_embed is None else replace(placeholder, is_embed=None)
 
 
+def length_alone() -> bool:
+    """The mask does not stay on the CPU."""
+    return False
+
+
+def mask_too() -> bool:
+    """It stays on the CPU beside the length, and so travels as metadata: vLLM from 0.29 on (PR 52827)."""
+    return True
+
+
 def merge_slot(payload: MediaItem | None, metadata: MediaItem | None) -> MediaItem | None:
     """One item of its two slots, either of which may be missing; for a field in both the metadata slot wins."""
     if payload is None or metadata is None:
@@ -162,6 +172,12 @@ PLACEHOLDER_SENT: Rule[Callable[[PlaceholderRange], PlaceholderRange]] = Rule(
     "A placeholder travels with its embed mask",
     source="vLLM PR 54548",
     ideal=_as_is,
+)
+MASK_KEPT: Rule[Callable[[], bool]] = Rule(
+    "slots.mask_kept",
+    "Of a sound stays on the CPU, and so travels as metadata, how long it is and not the mask of its features",
+    source="SLOT-MIN; positions and placeholder ranges read the length alone",
+    ideal=length_alone,
 )
 MERGED = Rule(
     "slots.merged",

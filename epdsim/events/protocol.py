@@ -76,6 +76,29 @@ class TablesRendered(Event, frozen=True):
     num_notices: int = 0
 
 
+class MetadataWeighed(Event, frozen=True):
+    """Render made payload and metadata of an item of a model family.
+
+    Attributes:
+        family: The checkpoint.
+        num_groups: Frames, tiles or chunks into which it falls.
+        num_patches: Patches, or positions of sound, in all.
+        metadata_bytes: Tensor bytes of its metadata.
+        payload_bytes: Tensor bytes of all its fields.
+        fields: Names of its metadata's fields.
+    """
+
+    is_detail: ClassVar[bool] = True
+
+    family: str
+    modality: str
+    num_groups: int
+    num_patches: int
+    metadata_bytes: int
+    payload_bytes: int
+    fields: Sequence[str] = ()
+
+
 class MergedItem(msgspec.Struct, frozen=True, omit_defaults=True):
     """One item as a receiver has it.
 

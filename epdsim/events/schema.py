@@ -30,7 +30,7 @@ from epdsim.events.engine import (
 )
 from epdsim.events.identity import BlocksKeyed, MediaHashed, SessionSeen
 from epdsim.events.positions import PositionsComputed
-from epdsim.events.protocol import FeaturesStripped, ItemsMerged, RequestChecked, TablesRendered
+from epdsim.events.protocol import FeaturesStripped, ItemsMerged, MetadataWeighed, RequestChecked, TablesRendered
 
 
 class FleetStarted(Event, frozen=True):
@@ -402,5 +402,6 @@ AnyEvent = (
     | MediaHashed
     | BlocksKeyed
     | SessionSeen
+    | MetadataWeighed
 )
 """Every kind of event; what a reader decodes into."""

@@ -18,6 +18,8 @@ from types import MappingProxyType
 from typing import Any
 
 from epdsim.core.errors import InputError
+from epdsim.core.rules import Dialect
+from epdsim.core.slots import MASK_KEPT
 from epdsim.media.audio import Qwen2Audio, Whisper
 from epdsim.media.base import BaseFamily, Family, RenderedMedia
 from epdsim.media.gemma import Gemma3, Gemma4
@@ -26,7 +28,7 @@ from epdsim.media.qwen_omni import Qwen3Omni, Qwen25Omni
 from epdsim.media.qwen_vl import Qwen3VL, Qwen25VL, QwenVL
 from epdsim.media.tiled import InternVL, Llama4
 
-__all__ = ["Family", "RenderedMedia", "families", "family"]
+__all__ = ["Family", "RenderedMedia", "families", "family", "family_in"]
 
 _CHECKPOINTS: Mapping[str, Callable[..., BaseFamily]] = MappingProxyType(
     {
@@ -97,3 +99,19 @@ def family(name: str, /, **overrides: Any) -> Family:
             f"override {', '.join(unknown)} of {name}", "no such constant", f"it has {', '.join(constants)}"
         )
     return found(**{"name": name, **overrides})
+
+
+def family_in(dialect: Dialect, name: str, /, **overrides: Any) -> Family:
+    """A checkpoint as a dialect has it, where that does not follow from the checkpoint alone.
+
+    Args:
+        dialect: Rule `slots.mask_kept`.
+        name: As of `family`.
+        overrides: As of `family`; they win.
+
+    Raises:
+        InputError: As by `family`.
+    """
+    if isinstance(family(name), Qwen25Omni):
+        overrides = {"mask_kept": dialect[MASK_KEPT](), **overrides}
+    return family(name, **overrides)

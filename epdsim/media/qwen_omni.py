@@ -33,6 +33,7 @@ class Qwen25Omni(Qwen25VL):
     Attributes:
         mel_bins: Width of a mel frame.
         audio_window_s: Seconds to which the mask of a shorter sound is padded.
+        mask_kept: Whether the mask stays on the CPU, and so travels as metadata, as in vLLM 0.32 (rule `slots.mask_kept`).
         audio_chunk_frames: Mel frames that attend to one another.
         video_min_pixels: Smallest area of a frame.
         video_max_pixels: Largest area of a frame.
@@ -52,6 +53,7 @@ class Qwen25Omni(Qwen25VL):
     video_max_pixels: int = 768 * 28 * 28
     mel_bins: int = 128
     audio_window_s: int = 300
+    mask_kept: bool = True
     audio_chunk_frames: int = 200
 
     @property
@@ -101,7 +103,7 @@ class Qwen25Omni(Qwen25VL):
 
     def _audio_mask(self, frames: int) -> Field:
         padded = max(frames, self.audio_window_s * FRAMES_PER_SECOND)
-        return sized("int32", padded, kind=BatchedKind(keep_on_cpu=True))
+        return sized("int32", padded, kind=BatchedKind(keep_on_cpu=self.mask_kept))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +135,7 @@ class Qwen3Omni(Qwen25Omni):
         return tokens, segment_tokens(self.audio_chunk_frames)
 
     def _audio_mask(self, frames: int) -> Field:
-        return sized("float32", frames, kind=BatchedKind(keep_on_cpu=True))
+        return sized("float32", frames, kind=BatchedKind(keep_on_cpu=self.mask_kept))
 
 
 def segment_tokens(frames: int) -> int:

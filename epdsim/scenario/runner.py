@@ -12,7 +12,7 @@ from epdsim.cost.lm import LmCost
 from epdsim.cost.spec import build_encode, build_link, build_lm, build_render
 from epdsim.events import Sink
 from epdsim.fleet import EcConfig, EncodePool, EnginePool, FleetConfig, FleetCosts, LinkSharing, RenderPool, simulate
-from epdsim.media import Family, family
+from epdsim.media import Family, family, family_in
 from epdsim.report.metrics import MetricsSink, RunMetrics
 from epdsim.report.observer import RunObserver, RunPicture
 from epdsim.scenario.faults import build_faults
@@ -161,19 +161,19 @@ def build_point(
     """
     spec = scenario.at(point, constants)
     with scenario.placed("family"):
-        built = family(spec.family)
+        family(spec.family)
+    with scenario.placed("fleet", "dialect"):
+        dialect = _dialect(spec.fleet.dialect)
     with scenario.placed("family_options"):
-        built = family(spec.family, **spec.family_options)
+        built = family_in(dialect, spec.family, **spec.family_options)
     with scenario.placed("workload"):
         workload = build_workload(spec.workload, scenario.folder, seed)
-    return BuiltPoint(_fleet(scenario, spec, uses_mrope=built.uses_mrope), built, workload)
+    return BuiltPoint(_fleet(scenario, spec, dialect, uses_mrope=built.uses_mrope), built, workload)
 
 
-def _fleet(scenario: Scenario, spec: ScenarioSpec, *, uses_mrope: bool) -> FleetConfig:
+def _fleet(scenario: Scenario, spec: ScenarioSpec, dialect: Dialect, *, uses_mrope: bool) -> FleetConfig:
     fleet = spec.fleet
     consumes, generates_apart = fleet.topology.startswith("e+"), fleet.topology.endswith("p+d")
-    with scenario.placed("fleet", "dialect"):
-        dialect = _dialect(fleet.dialect)
     prefill_lm = _cost(scenario, "lm", build_lm, spec.costs.lm)
     decode_lm = _cost(scenario, "decode_lm", build_lm, spec.costs.decode_lm) if spec.costs.decode_lm else prefill_lm
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from epdsim.events import Event, ItemsMerged, MergedItem, RenderedItem, TablesRendered
+from epdsim.events import Event, ItemsMerged, MergedItem, MetadataWeighed, RenderedItem, TablesRendered
 from epdsim.events.protocol import Slot
 from epdsim.spec.engine_state import EngineState
 from epdsim.spec.property import Broken, Finding, Property, Reached
@@ -200,6 +200,25 @@ def slot_fallback(event: Event, _engine: EngineState) -> Iterator[Finding]:
         yield Broken(f"the fall-back was told {event.num_notices} times, not once", (event.case,))
 
 
+ITEM_METADATA_BYTES, GROUP_METADATA_BYTES = 64, 16
+"""What the metadata of an item may weigh: for grids and counts of the whole, and for the time or place of each frame or tile."""
+
+
+def slot_min(event: Event, _engine: EngineState) -> Iterator[Finding]:
+    """SLOT-MIN."""
+    if not isinstance(event, MetadataWeighed):
+        return
+    most = ITEM_METADATA_BYTES + GROUP_METADATA_BYTES * event.num_groups
+    if event.fields and event.payload_bytes >= 100 * most:
+        yield Reached(f"metadata of a {event.modality} of {event.family}")
+    if event.metadata_bytes > most:
+        yield Broken(
+            f"metadata of {event.modality} of {event.family} in {event.num_groups} groups ({', '.join(event.fields)}) weigh "
+            f"{event.metadata_bytes} bytes of {event.payload_bytes}, and may weigh {most}",
+            (event.family,),
+        )
+
+
 PROPERTIES = (
     Property(
         "SLOT-KEYS",
@@ -288,6 +307,9 @@ PROPERTIES = (
         "Metadata is light: for every family within a stated number of bytes that depends on the item's grid alone.",
         "It is what disaggregation saves: metadata as heavy as pixels would make prefill's body no smaller.",
         "protocol",
-        not_judged="tested per family in tests/unit/media/test_media_published.py; no event tells a family yet",
+        sometimes="metadata of an item whose payload is a hundred times the bound",
+        evidence=("vLLM PRs 52827, 52881",),
+        twin="SLOT-META",
+        monitor=lambda: slot_min,
     ),
 )

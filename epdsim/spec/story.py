@@ -21,6 +21,7 @@ from epdsim.events import (
     ItemInfo,
     ItemsMerged,
     MediaHashed,
+    MetadataWeighed,
     PositionsComputed,
     Preempted,
     RequestAborted,
@@ -244,6 +245,9 @@ def _protocol_lines(events: Sequence[Event]) -> Iterator[str]:
                 yield f"the strip sends {sent or 'nothing'}"
             case PositionsComputed():
                 yield positions_line(event)
+            case MetadataWeighed():
+                light = f"{event.metadata_bytes} of {event.payload_bytes} bytes are metadata"
+                yield f"{event.family} renders {event.modality} in {event.num_groups} groups: {light}"
             case MediaHashed():
                 yield from hashed_lines(event)
             case BlocksKeyed():

@@ -27,6 +27,7 @@ from epdsim.core.items import (
 from epdsim.core.prompt import TokenPrompt
 from epdsim.core.slots import Rendered
 from epdsim.sut.cache_cases import MirrorCase, RingCase
+from epdsim.sut.family_cases import FamilyCase
 from epdsim.sut.identity_cases import HashCase, KeyCase
 from epdsim.sut.position_cases import PositionCase
 from epdsim.sut.schedule_records import RecordedWorkload
@@ -133,7 +134,18 @@ class EngineCase(msgspec.Struct, frozen=True, omit_defaults=True, tag="engine"):
     workload: RecordedWorkload
 
 
-Case = RenderCase | CheckCase | StripCase | EngineCase | MirrorCase | RingCase | PositionCase | HashCase | KeyCase
+Case = (
+    RenderCase
+    | CheckCase
+    | StripCase
+    | EngineCase
+    | MirrorCase
+    | RingCase
+    | PositionCase
+    | HashCase
+    | KeyCase
+    | FamilyCase
+)
 
 _decoder: msgspec.json.Decoder[Case] = msgspec.json.Decoder(Case)
 

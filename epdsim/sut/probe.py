@@ -36,6 +36,7 @@ from epdsim.sut.cases import (
     rendered_of,
     spans_of,
 )
+from epdsim.sut.family_cases import FamilyCase, weigh
 from epdsim.sut.identity_cases import HashCase, KeyCase
 from epdsim.sut.position_cases import PositionCase
 from epdsim.sut.probe_caches import play_mirror, play_ring
@@ -352,6 +353,7 @@ _NO_PROTOCOL = "has no functions of the protocol"
 _WAYS: Mapping[type, tuple[str, str, Callable[[Any, Any, SystemUnderTest, Sink], None]]] = {
     EngineCase: ("engine", "has no engine", _play),
     PositionCase: ("positions", "computes no positions", _plainly(ask_positions)),
+    FamilyCase: ("media", "has no media", _plainly(weigh)),
     HashCase: ("identity", "computes no hashes", _plainly(ask_hashes)),
     KeyCase: ("identity", "computes no block keys", _plainly(ask_keys)),
     MirrorCase: ("caches", "has no media caches", _plainly(_mirror)),

@@ -17,6 +17,7 @@ from epdsim.core.releases.dialects import named
 from epdsim.core.rules import Dialect
 from epdsim.core.slots import Rendered
 from epdsim.sut.caches import CachesUnderTest, ReferenceCaches
+from epdsim.sut.family_cases import MediaUnderTest, ReferenceMedia
 from epdsim.sut.probe_identity import IdentityUnderTest, ReferenceIdentity
 from epdsim.sut.probe_positions import PositionsUnderTest, ReferencePositions
 from epdsim.sut.schedule_ec import FarSide
@@ -75,6 +76,7 @@ class SystemUnderTest:
         positions: Its positions; None when it computes none.
         identity: Its hashes and keys; None when it computes none.
         sessions: Reads what sessions of its engine hold; None when nothing does.
+        media: Which fields of its media travel as metadata; None when it has no media.
     """
 
     name: str
@@ -86,6 +88,7 @@ class SystemUnderTest:
     positions: PositionsUnderTest | None = None
     identity: IdentityUnderTest | None = None
     sessions: SessionsUnderTest | None = None
+    media: MediaUnderTest | None = None
 
     @property
     def title(self) -> str:
@@ -121,6 +124,7 @@ def reference_of(rules: Dialect) -> SystemUnderTest:
         ReferencePositions(rules),
         ReferenceIdentity(rules),
         ReferenceSessions(),
+        ReferenceMedia(rules),
     )
 
 
@@ -132,6 +136,7 @@ def vllm(dialect: str | None = None) -> SystemUnderTest:
         vllm_caches,
         vllm_engine,
         vllm_identity,
+        vllm_media,
         vllm_positions,
         vllm_protocol,
     )
@@ -151,6 +156,7 @@ def vllm(dialect: str | None = None) -> SystemUnderTest:
         vllm_positions(),
         vllm_identity(),
         VllmSessions(),
+        vllm_media(),
     )
 
 

@@ -17,6 +17,7 @@ from epdsim.events import Event
 from epdsim.spec import Judge, Property
 from epdsim.sut.cache_cases import MirrorCase, RingCase
 from epdsim.sut.cases import Case, CaseField, CaseItem, CheckCase, EngineCase, RenderCase, StripCase
+from epdsim.sut.family_cases import FamilyCase
 from epdsim.sut.identity_cases import HashCase, KeyCase
 from epdsim.sut.position_cases import PositionCase
 from epdsim.sut.probe import put
@@ -214,6 +215,7 @@ _STEPS: dict[type, Sequence[Callable[[Any], Iterator[Case]]]] = {
     MirrorCase: MIRROR_STEPS,
     RingCase: RING_STEPS,
     PositionCase: (_fewer_ways, _fewer_positioned),
+    FamilyCase: (_fewer_items,),
     HashCase: (_fewer_items, *HASH_STEPS),
     KeyCase: (_fewer_items, *KEY_STEPS),
     EngineCase: tuple(map(_of_workload, WORKLOAD_STEPS)),

@@ -6,6 +6,7 @@ Nothing of vLLM is imported before it is asked for.
 from epdsim.sut.vllm.caches import VllmCaches, vllm_caches
 from epdsim.sut.vllm.engine import VllmEngine, installed_version, vllm_play
 from epdsim.sut.vllm.identity import VllmIdentity, vllm_identity
+from epdsim.sut.vllm.media import vllm_media
 from epdsim.sut.vllm.positions import vllm_positions
 from epdsim.sut.vllm.protocol import VllmProtocol, vllm_protocol
 from epdsim.sut.vllm.release import is_installed
@@ -23,6 +24,7 @@ __all__ = [
     "vllm_caches",
     "vllm_engine",
     "vllm_identity",
+    "vllm_media",
     "vllm_play",
     "vllm_positions",
     "vllm_protocol",

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from types import ModuleType
 from typing import Any
 
 from epdsim.core.items import MediaFeature
+from epdsim.sut.vllm.models import model_module
 from epdsim.sut.vllm.protocol import VllmProtocol, vllm_protocol
 from epdsim.sut.vllm.release import load
 from epdsim.sut.vllm.settings import StandIn
@@ -71,48 +66,9 @@ class VllmPositions:
 def _model(scheme: str) -> Any:
     """What stands for a model: its class's methods over a configuration."""
     module, name, constants = _MODELS[scheme]
-    with warnings.catch_warnings(), _image_library():
-        warnings.simplefilter("ignore")
-        kind = getattr(importlib.import_module(f"vllm.model_executor.models.{module}"), name)
+    kind = getattr(model_module(module), name)
     vision = StandIn(spatial_merge_size=2, **constants)
     model: Any = StandIn(config=StandIn(vision_config=vision))
     model.iter_mm_grid_thw = lambda features: kind.iter_mm_grid_thw(model, features)
     model.get_mrope_input_positions = lambda tokens, features: kind.get_mrope_input_positions(model, tokens, features)
     return model
-
-
-class _Anything(ModuleType):
-    """A module that has every name."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return type(name, (), {})
-
-
-@contextmanager
-def _image_library() -> Iterator[None]:
-    """Something in the place of torchvision while models are imported, where it is absent: positions do not touch it."""
-    if sys.modules.get("torchvision", False) is not None and importlib.util.find_spec("torchvision") is not None:
-        yield
-        return
-    before = {name: sys.modules.get(name) for name in _IMAGE_MODULES if name in sys.modules}
-    for name in _IMAGE_MODULES:
-        module = sys.modules[name] = _Anything(name)
-        module.__path__ = []
-    try:
-        yield
-    finally:
-        for name in _IMAGE_MODULES:
-            del sys.modules[name]
-        sys.modules.update(before)  # type: ignore[arg-type]
-
-
-_IMAGE_MODULES = (
-    "torchvision",
-    "torchvision.io",
-    "torchvision.transforms",
-    "torchvision.transforms.functional",
-    "torchvision.transforms.v2",
-    "torchvision.transforms.v2.functional",
-)

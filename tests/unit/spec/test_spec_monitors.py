@@ -17,6 +17,7 @@ from epdsim.events import (
     ItemInfo,
     ItemsMerged,
     MergedItem,
+    MetadataWeighed,
     PayloadsSent,
     Preempted,
     RenderedItem,
@@ -312,6 +313,19 @@ class TestProtocol:
     )
     def test_tables(self, name, changes, expected):
         assert outcome(name, self.tables(**changes)) is expected
+
+    @pytest.mark.parametrize(
+        ("groups", "metadata_bytes", "payload_bytes", "expected"),
+        [
+            (1, 24, 2_000_000, Outcome.HOLDS),
+            (32, 64 + 16 * 32, 2_000_000, Outcome.HOLDS),
+            (32, 64 + 16 * 32 + 1, 2_000_000, Outcome.VIOLATED),
+            (1, 24, 3_000, Outcome.INCONCLUSIVE),
+        ],
+    )
+    def test_metadata_are_light(self, groups, metadata_bytes, payload_bytes, expected):
+        weighed = MetadataWeighed(0, "render", "mine", "video", groups, 64, metadata_bytes, payload_bytes, ["grid"])
+        assert outcome("SLOT-MIN", weighed) is expected
 
     def test_permuted_items_permute_slots(self):
         one, two = {"pixels": "p"}, {"pixels": "q"}
