@@ -50,9 +50,9 @@ class EngineInstance(Stepper):
         now_ms = self._world.env.now
         self._is_lost = True
         self.num_losses += 1
-        for timer in (self._timer, self._stride.timer if self._stride is not None else None):
-            if timer is not None and timer.callbacks is not None:
-                timer.callbacks.clear()
+        self._call_off()
+        if self._stride is not None and self._stride.timer.callbacks is not None:
+            self._stride.timer.callbacks.clear()
         # What comes to it from now on does not wake it: neither a KV cache nor an embedding.
         self._is_idle, self._stride = False, None
         for _, gone in self._aborting:

@@ -93,6 +93,7 @@ class Stepper:
         """Something has come from outside: plan now, or when the step under way ends."""
         if self._is_idle:
             self._is_idle = False
+            self._call_off()
             if self._lockstep is not None:
                 self._lockstep.wake(self._advance)
             else:
@@ -146,9 +147,13 @@ class Stepper:
             self._timer = self._world.after(LOOKS_AGAIN_MS)
             self._timer.callbacks.append(self._look_again)
 
+    def _call_off(self) -> None:
+        """Let the timer that is set, if one is, wake nobody."""
+        if self._timer is not None and self._timer.callbacks is not None:
+            self._timer.callbacks.clear()
+
     def _look_again(self, _: simpy.Event) -> None:
-        if self._is_idle:
-            self.nudge()
+        self.nudge()
 
     def _tell_allocated(self, plan: StepPlan) -> None:
         """Tell those whose KV cache can come now."""

@@ -80,6 +80,24 @@ NUMBER: Rule[Callable[[int, int], bool]] = Rule(
 )
 
 
+def all_together(_num_embeds: int, num_together: int) -> int:
+    """Room that an item can be had in: that of all items which its request still needs, for it waits until all are here."""
+    return num_together
+
+
+def each_alone(num_embeds: int, _num_together: int) -> int:
+    """Its own: items that do not fit together push each other out until the time is up, or for ever: vLLM 0.32."""
+    return num_embeds
+
+
+TOGETHER: Rule[Callable[[int, int], int]] = Rule(
+    "ec_pull.together",
+    "A request whose items do not fit into the host copies together does not wait for them (LIVE-WAIT).",
+    source="found by random fleets; vLLM 0.32.0",
+    ideal=all_together,
+)
+
+
 class PullConnector(EcConnector):
     """One engine's side.
 
@@ -106,6 +124,7 @@ class PullConnector(EcConnector):
         "_keeps",
         "_loads",
         "_restarts",
+        "_room",
         "_saves",
         "_serves",
         "_since_ms",
@@ -121,7 +140,7 @@ class PullConnector(EcConnector):
         self.role, self.times, self._dialect = role, times or PullTimes(), dialect
         self._is_producer, self._is_consumer = role in {"producer", "both"}, role in {"consumer", "both"}
         self._announces, self._restarts, self._serves = dialect[ANNOUNCED], dialect[WAIT], dialect[NUMBER]
-        self._keeps = dialect[COUNTED]
+        self._keeps, self._room = dialect[COUNTED], dialect[TOGETHER]
         self.now_ms = 0.0
         self.copies = HostCache(capacity)
         self.reads = Reads(self.copies, self.times, dialect)
@@ -322,10 +341,21 @@ class PullConnector(EcConnector):
             return f"it was not there after {self.times.wait_ms / 1000:g} s"
         if identifier in self.reads.failed and not self.reads.is_pending(identifier):
             self.reads.failed.discard(identifier)
-            return "its producer refused it, or reading it failed"
-        return None if self.reads.is_pending(identifier) else self._start(feature, offer.peer, offer.num_embeds)
+            return "its producer refused it, or reading it failed or outlasted the lease"
+        if self.reads.is_pending(identifier):
+            return None
+        return self._start(feature, offer.peer, offer.num_embeds, self._num_together(request, num_computed))
 
-    def _start(self, feature: MediaFeature, producer: str, offered: int) -> str | None:
+    def _num_together(self, request: Request, num_computed: int) -> int:
+        """Embeddings of the items that a request still needs and producers have."""
+        sizes = {
+            feature.identifier: feature.position.num_embeds
+            for feature in request.mm_features
+            if feature.position.end > num_computed
+        }
+        return sum(sizes.get(name, 0) for name, offer in self._offers(request).items() if offer.peer is not None)
+
+    def _start(self, feature: MediaFeature, producer: str, offered: int, num_together: int) -> str | None:
         """Begin to read an item; why that cannot be, or None."""
         identifier, num_embeds = feature.identifier, feature.position.num_embeds
         entry = self.copies.get(identifier)
@@ -335,8 +365,9 @@ class PullConnector(EcConnector):
             return None  # a read that was given up may still write there
         if offered != num_embeds:
             return f"its producer has {offered} embeddings and it needs {num_embeds}"
-        if num_embeds > self.copies.capacity:
-            return f"its {num_embeds} embeddings do not fit into the {self.copies.capacity} of the host copies"
+        if self._room(num_embeds, num_together) > self.copies.capacity:
+            others = f" with the {num_together - num_embeds} of the request's other items" * (num_together > num_embeds)
+            return f"its {num_embeds} embeddings do not fit into the {self.copies.capacity} of the host copies{others}"
         self.reads.start(producer, identifier, num_embeds, self.now_ms)
         return None
 

@@ -268,8 +268,7 @@ class Reads:
             return True
         else:
             self._copies.discard(identifier)
-            if not read.is_good:
-                self.failed.add(identifier)
+            self.failed.add(identifier)
         return False
 
     def _set_apart(self, peer: Peer, identifier: str, read: Read, now_ms: float) -> None:

@@ -68,6 +68,14 @@ EMBEDDING_DEVIATIONS: tuple[Deviation, ...] = (
         "0.32.0, taken for all)",
     ),
     Deviation(
+        pull.TOGETHER,
+        FIRST,
+        33,
+        pull.each_alone,
+        "items of a request that do not fit into the host copies together are read one after the other, each over another one "
+        "(seen in 0.32.0, taken for all)",
+    ),
+    Deviation(
         pull.NUMBER,
         FIRST,
         33,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from epdsim.core.ec.pull import COUNTED, NUMBER, WAIT, PullConnector
+from epdsim.core.ec.pull import COUNTED, NUMBER, TOGETHER, WAIT, PullConnector
 from epdsim.core.ec.read import LEASE, LOST, PullTimes
 from epdsim.core.ec.serve import ANNOUNCED, Answer
 from epdsim.core.items import MediaFeature
@@ -52,9 +52,10 @@ def offered(name: str, *features: MediaFeature, length: int = 12, **fields) -> R
     return Request(name, TokenPrompt([7] * length), 1, features, ec_offers=offers, **fields)
 
 
-def ideal_but(rule) -> Dialect:
+def ideal_but(*rules) -> Dialect:
+    released = named("vllm-0.32").replacements
     return IDEAL.replacing(
-        "defect", {rule.name: Replacement(named("vllm-0.32").replacements[rule.name].behaviour, "on purpose")}
+        "defect", {rule.name: Replacement(released[rule.name].behaviour, "on purpose") for rule in rules}
     )
 
 
@@ -200,11 +201,38 @@ class TestRules:
         return failed
 
     def test_items_that_push_each_other_out_are_not_waited_for_without_an_end(self, image) -> None:
-        assert "not there after" in self.play_three(Engine(capacity=5), image)["a"]
+        assert "not there after" in self.play_three(Engine(capacity=5, dialect=ideal_but(TOGETHER)), image)["a"]
         assert not self.play_three(Engine(capacity=6), image)
-        endless = Engine(capacity=5, dialect=ideal_but(WAIT))
+        endless = Engine(capacity=5, dialect=ideal_but(TOGETHER, WAIT))
         assert not self.play_three(endless, image)
         assert endless.scheduler.waiting == ["a"]
+
+    @pytest.mark.parametrize("has_pixels", [True, False])
+    def test_items_that_do_not_fit_together_are_not_read_at_all(self, image, *, has_pixels: bool) -> None:
+        """At once and with one reason; what came with its payload is encoded here, and the others have room."""
+        engine = Engine(capacity=7)
+        items = [image("x", 0, 4), image("y", 4, 4), image("x", 8, 4)]
+        request = offered("a", *(items if has_pixels else map(metadata_only, items)), length=20)
+        engine.scheduler.add_request(request)
+        _, outcome = engine.step(0)
+        told = "its 4 embeddings do not fit into the 7 of the host copies with the 4 of the request's other items"
+        assert outcome.failed == ({} if has_pixels else {"a": f"no embedding of 'x': {told}"})
+        assert list(engine.ec.take_asked()) == ([("p", "y")] if has_pixels else [])
+        if has_pixels:
+            engine.grant("y")
+            engine.step(1)
+            engine.arrive("y")
+            plan, _ = engine.step(2)
+            assert (plan.scheduled_encoder_inputs, plan.ec_loads) == ({"a": [0]}, ("y",))
+
+    def test_an_item_twice_takes_its_room_once_and_what_is_past_none(self, image) -> None:
+        items = [metadata_only(image(name, at, 4)) for name, at in (("x", 0), ("y", 4), ("y", 8))]
+        connector = PullConnector("consumer", 4)
+        request = offered("a", *items, length=20)
+        assert not connector.ready(request, 4)
+        assert list(connector.take_asked()) == [("p", "y")]
+        assert not connector.take_failed()
+        assert not PullConnector("consumer", 8).ready(request, 0)
 
     @pytest.mark.parametrize("dialect", [IDEAL, ideal_but(LEASE)], ids=lambda one: one.name)
     def test_what_was_read_after_the_lease_is_not_used(self, image, dialect: Dialect) -> None:
@@ -218,7 +246,8 @@ class TestRules:
         engine.arrive("x")
         plan, _ = engine.step(7)
         assert bool(plan.ec_loads) == (dialect is not IDEAL)
-        assert bool(engine.ec.take_asked()) == (dialect is IDEAL)
+        assert bool(plan.scheduled_encoder_inputs) == (dialect is IDEAL)
+        assert not engine.ec.take_asked(), "a second read would take as long"
 
     @pytest.mark.parametrize("dialect", [IDEAL, ideal_but(LOST)], ids=lambda one: one.name)
     def test_room_comes_back_after_a_producer_was_lost(self, image, dialect: Dialect) -> None:
