@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from epdsim.core.kv.block_keys import RANGE
 from epdsim.core.kv.blocks import BlockPool
 
-KEYS = range(10, 15)
+KEYS = (*range(RANGE, RANGE + 5), *range(2 * RANGE, 2 * RANGE + 2), 2 * RANGE + 7)
+"""Of two chains; one key stands apart from the others of its chain."""
 
 
 class PlainPool:
@@ -51,6 +55,9 @@ class PlainPool:
                 self.queue.insert(0, block)
         self.queue += [block for block in reversed(ended) if block in self.key_of]
 
+    def find_all(self, keys: Sequence[int]) -> list[int]:
+        return [self.found[key][0] for key in takewhile(self.found.__contains__, keys)]
+
     def hide(self, block: int) -> None:
         if block in self.key_of:
             self.forget_key(block)
@@ -68,6 +75,8 @@ def seen(pool: BlockPool) -> tuple[Any, ...]:
         [pool.references(block) for block in blocks],
         [pool.key_of(block) for block in blocks],
         {key: pool.find_all([key]) for key in KEYS},
+        [pool.find_all(KEYS[first:]) for first in range(len(KEYS))],
+        [pool.find_all(KEYS[first:5]) for first in range(5)],
         sorted(pool.keys()),
         pool.serving(),
     )
@@ -82,6 +91,8 @@ def written(plain: PlainPool) -> tuple[Any, ...]:
         [plain.references[block] for block in blocks],
         [plain.key_of.get(block, 0) for block in blocks],
         {key: plain.found.get(key, [])[:1] for key in KEYS},
+        [plain.find_all(KEYS[first:]) for first in range(len(KEYS))],
+        [plain.find_all(KEYS[first:5]) for first in range(5)],
         sorted(plain.found),
         sorted(blocks[0] for blocks in plain.found.values() if len(blocks) > 1),
     )
@@ -90,7 +101,7 @@ def written(plain: PlainPool) -> tuple[Any, ...]:
 class PoolMachine(RuleBasedStateMachine):
     """Tables are taken, filled, found, shared and given up, and a copy stays as it was."""
 
-    @initialize(num_blocks=st.integers(2, 9))
+    @initialize(num_blocks=st.integers(2, 12))
     def start(self, num_blocks: int) -> None:
         self.pool, self.plain = BlockPool(num_blocks, enable_caching=True), PlainPool(num_blocks)
         self.tables: list[list[int]] = []
@@ -108,12 +119,7 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(keys=st.lists(st.sampled_from(KEYS), min_size=1, unique=True))
     def hold(self, keys: list[int]) -> None:
         blocks = self.pool.find_all(keys)
-        wanted: list[int] = []
-        for key in keys:
-            if key not in self.plain.found:
-                break
-            wanted.append(self.plain.found[key][0])
-        assert blocks == wanted
+        assert blocks == self.plain.find_all(keys)
         assert self.pool.num_idle(blocks) == sum(block in self.plain.queue for block in blocks)
         self.pool.hold(blocks)
         self.plain.hold(blocks)
@@ -131,7 +137,7 @@ class PoolMachine(RuleBasedStateMachine):
     def publish(self, data: st.DataObject) -> None:
         table = data.draw(st.sampled_from(self.tables))
         blocks = [block for block in table if block not in self.plain.key_of]
-        keys = data.draw(st.permutations(KEYS))[: len(blocks)]
+        keys = data.draw(st.one_of(st.permutations(KEYS), st.just(KEYS), st.just(KEYS[5:])))[: len(blocks)]
         blocks = blocks[: len(keys)]
         self.pool.publish(blocks, keys)
         for block, key in zip(blocks, keys, strict=True):

@@ -7,9 +7,10 @@ lost first. A block that is found again leaves the queue.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
+from epdsim.core.kv.block_keys import RANGE
+from epdsim.core.kv.free_queue import FreeQueue
 from epdsim.core.rules import IDEAL, Dialect, Rule
 
 
@@ -41,8 +42,6 @@ REUSE = Rule(
     ideal=reused_first,
 )
 
-_FEW = 4
-"""Keys that are published faster one by one than as a whole."""
 NULL_BLOCK = 0
 """Id of the block that nobody gets."""
 
@@ -62,12 +61,13 @@ class BlockPool:
 
     __slots__ = (
         "_cached_free",
-        "_found",
+        "_doubles",
         "_frees_last",
         "_further_refs",
+        "_held",
         "_key_of",
-        "_num_doubled",
         "_plain_free",
+        "_rows",
         "enable_caching",
         "num_blocks",
         "num_free",
@@ -80,31 +80,38 @@ class BlockPool:
         self.num_free = num_blocks - 1
         self.num_lost = 0
         self._frees_last = not enable_caching and not dialect[REUSE]()
-        # References beyond the first, which a block has that is not in the queue.
+        # Blocks that are in a table, and references beyond the first.
+        self._held: set[int] = set()
         self._further_refs: dict[int, int] = {}
-        self._key_of: dict[int, int] = {}
+        self._key_of = [0] * num_blocks
         # The queue in two parts: a stack whose end is the front of the queue, and behind it the blocks with a key.
         self._plain_free = list(range(num_blocks - 1, NULL_BLOCK, -1))
-        self._cached_free: OrderedDict[int, None] = OrderedDict()
-        # Blocks by key; several when the same prefix was computed twice at once, the first one then serves hits.
-        self._found: dict[int, int | dict[int, None]] = {}
-        self._num_doubled = 0
+        self._cached_free = FreeQueue()
+        # Blocks by key. Keys count on along a chain, so the blocks of each range of keys stand in a row, the null block in gaps.
+        self._rows: dict[int, list[int]] = {}
+        # Where the same prefix was computed several times at once: all blocks with that key, the first one serves hits.
+        self._doubles: dict[int, list[int]] = {}
 
-    def find_all(self, keys: Iterable[int]) -> list[int]:
+    def find_all(self, keys: Sequence[int]) -> list[int]:
         """Blocks that hold what the keys stand for, up to the first that is not there."""
-        get = self._found.get
+        rows = self._rows
         blocks: list[int] = []
+        if keys and keys[-1] - keys[0] == len(keys) - 1 and (row := rows.get(keys[0] // RANGE)):
+            blocks = row[keys[0] % RANGE : keys[-1] % RANGE + 1]
+            if NULL_BLOCK in blocks:
+                del blocks[blocks.index(NULL_BLOCK) :]
+            return blocks
         for key in keys:
-            found = get(key)
-            if found is None:
+            row, place = rows.get(key // RANGE), key % RANGE
+            if row is None or place >= len(row) or not row[place]:
                 break
-            blocks.append(found if isinstance(found, int) else next(iter(found)))
+            blocks.append(row[place])
         return blocks
 
     def num_idle(self, blocks: Sequence[int]) -> int:
         """How many of `blocks` nobody holds, so that holding them makes the pool smaller."""
-        free = self._cached_free
-        return sum([block in free for block in blocks]) if blocks else 0
+        held = self._held
+        return sum([block not in held for block in blocks]) if blocks else 0
 
     def take(self, count: int) -> list[int]:
         """Take the next `count` free blocks; what cached ones among them hold is lost."""
@@ -117,35 +124,37 @@ class BlockPool:
         self.num_free -= count
         count -= len(taken)
         if count:
-            pop = self._cached_free.popitem
-            cached = [pop(False)[0] for _ in range(count)]
-            self._lose(cached)
+            cached = self._cached_free.take(count)
+            if self._rows:
+                self._lose(cached)
             taken += cached
+        self._held.update(taken)
         return taken
 
     def hold(self, blocks: Sequence[int]) -> None:
         """Add a reference to found blocks."""
-        free, further = self._cached_free, self._further_refs
+        held, further = self._held, self._further_refs
         for block in blocks:
-            if block in free:
-                del free[block]
-                self.num_free -= 1
-            else:
+            if block in held:
                 further[block] = further.get(block, 0) + 1
+            else:
+                held.add(block)
+                self._cached_free.remove(block)
+                self.num_free -= 1
 
     def release(self, table: Sequence[int]) -> None:
         """Give up a request's block table; its tail is lost before its head."""
         ended = self._without_shared(table) if self._further_refs else table
-        key_of, free, frees_last = self._key_of, self._cached_free, self._frees_last
-        plain: list[int] = []
-        for block in reversed(ended):
-            if block in key_of or frees_last:
-                free[block] = None
-            else:
-                plain.append(block)
-        plain.reverse()
-        self._plain_free += plain
+        if not ended:
+            return
+        key_of = self._key_of
+        self._held.difference_update(ended)
         self.num_free += len(ended)
+        if self._frees_last:
+            self._cached_free.append(ended[::-1])
+            return
+        self._cached_free.append([block for block in reversed(ended) if key_of[block]])
+        self._plain_free += [block for block in ended if not key_of[block]]
 
     def _without_shared(self, table: Sequence[int]) -> Sequence[int]:
         """The blocks of a table that nobody else holds; the others have one reference less."""
@@ -161,52 +170,83 @@ class BlockPool:
         return ended
 
     def publish(self, blocks: Sequence[int], keys: Sequence[int]) -> None:
-        """Make full blocks findable, each by its key."""
-        all_found, key_of = self._found, self._key_of
-        if len(keys) > _FEW and all_found.keys().isdisjoint(keys):
-            key_of.update(zip(blocks, keys, strict=True))
-            all_found.update(zip(keys, blocks, strict=True))
-            return
+        """Make full blocks findable, each by its key; those of a request in their order."""
+        key_of = self._key_of
         for block, key in zip(blocks, keys, strict=True):
             key_of[block] = key
-            found = all_found.setdefault(key, block)
-            if isinstance(found, dict):
-                found[block] = None
-            elif found != block:
-                all_found[key] = {found: None, block: None}
-                self._num_doubled += 1
+        end = 0
+        while end < len(keys):
+            start, key = end, keys[end]
+            row, place = self._rows.setdefault(key // RANGE, []), key % RANGE
+            if place < len(row):
+                self._publish_again(row, key, blocks[start])
+                end += 1
+                continue
+            # Nobody has published the keys of the row's rest, nor can have before those ahead of them.
+            end = min(len(keys), start + RANGE - place)
+            while keys[end - 1] - key != end - 1 - start:
+                end -= 1
+            row += [NULL_BLOCK] * (place - len(row))
+            row += blocks[start:end]
+
+    def _publish_again(self, row: list[int], key: int, block: int) -> None:
+        """Make a block findable whose key stands within the row."""
+        found = row[key % RANGE]
+        if not found:
+            row[key % RANGE] = block
+        elif found != block:
+            self._doubles.setdefault(key, [found]).append(block)
 
     def lose_key(self, block: int) -> None:
         """Make a block unfindable: its content is about to be overwritten, or will not be written after all."""
         self._lose([block])
 
     def _lose(self, blocks: Sequence[int]) -> None:
-        all_found, take_key = self._found, self._key_of.pop
+        """Make blocks unfindable, each of which has a key."""
         self.num_lost += len(blocks)
-        if not self._key_of:
-            return
-        if not self._num_doubled:
-            for block in blocks:
-                del all_found[take_key(block)]
-            return
-        for block in blocks:
-            key = take_key(block)
-            found = all_found.pop(key)
-            if isinstance(found, dict):
-                del found[block]
-                if len(found) > 1:
-                    all_found[key] = found
+        key_of, rows = self._key_of, self._rows
+        end = 0
+        while end < len(blocks):
+            start, key = end, key_of[blocks[end]]
+            row, place = rows[key // RANGE], key % RANGE
+            end = start + 1
+            if self._doubles and key in self._doubles:
+                self._lose_double(row, key, blocks[start])
+                continue
+            if place == len(row) - 1 and not self._doubles:
+                # The tail of a row, as it was freed, is the usual case.
+                end = min(len(blocks), start + place + 1)
+                tail = row[place - (end - start) + 1 :]
+                tail.reverse()
+                if tail == blocks[start:end]:
+                    del row[place - (end - start) + 1 :]
                 else:
-                    (all_found[key],) = found
-                    self._num_doubled -= 1
+                    end = start + 1
+                    row.pop()
+            else:
+                row[place] = NULL_BLOCK
+            while row and not row[-1]:
+                row.pop()
+            if not row:
+                del rows[key // RANGE]
+        for block in blocks:
+            key_of[block] = 0
+
+    def _lose_double(self, row: list[int], key: int, block: int) -> None:
+        """Make one of several blocks with a key unfindable; the next one serves then."""
+        found = self._doubles[key]
+        found.remove(block)
+        row[key % RANGE] = found[0]
+        if len(found) == 1:
+            del self._doubles[key]
 
     def hide(self, block: int) -> None:
         """Make a block unfindable that has a key or not, held or free; a free one then is among the next to be taken."""
         if not self.key_of(block):
             return
         self.lose_key(block)
-        if block in self._cached_free:
-            del self._cached_free[block]
+        if block not in self._held:
+            self._cached_free.remove(block)
             self._plain_free.append(block)
 
     def reset(self) -> bool:
@@ -217,28 +257,30 @@ class BlockPool:
         behind.reverse()
         self._plain_free = behind + self._plain_free
         self._cached_free.clear()
-        self._found.clear()
-        self._num_doubled = 0
-        self._key_of.clear()
+        self._rows.clear()
+        self._doubles.clear()
+        self._key_of = [0] * self.num_blocks
         self.num_lost += 1
         return True
 
     def keys(self) -> Iterator[int]:
         """All keys that can be found."""
-        return iter(self._found)
+        for number, row in self._rows.items():
+            for place, block in enumerate(row):
+                if block:
+                    yield number * RANGE + place
 
     def serving(self) -> list[int]:
         """Blocks that serve hits, where several hold the same, in ascending order."""
-        return sorted(next(iter(found)) for found in self._found.values() if not isinstance(found, int))
+        return sorted(found[0] for found in self._doubles.values())
 
     def key_of(self, block: int) -> int:
         """Key of a block; 0 for none."""
-        return self._key_of.get(block, 0)
+        return self._key_of[block]
 
     def references(self, block: int) -> int:
-        """How many tables a block is in; slow."""
-        is_free = block in self._cached_free or block in self._plain_free
-        return 0 if is_free else 1 + self._further_refs.get(block, 0)
+        """How many tables a block is in."""
+        return 1 + self._further_refs.get(block, 0) if block in self._held else 0
 
     def free_queue(self) -> list[int]:
         """Free blocks in the order in which they will be taken."""
@@ -249,8 +291,9 @@ class BlockPool:
         other = object.__new__(BlockPool)
         for name in self.__slots__:
             setattr(other, name, getattr(self, name))
-        other._further_refs = dict(self._further_refs)
-        other._key_of, other._plain_free = dict(self._key_of), list(self._plain_free)
-        other._cached_free = OrderedDict(self._cached_free)
-        other._found = {key: found if isinstance(found, int) else dict(found) for key, found in self._found.items()}
+        other._held, other._further_refs = set(self._held), dict(self._further_refs)
+        other._key_of, other._plain_free = list(self._key_of), list(self._plain_free)
+        other._cached_free = self._cached_free.copy()
+        other._rows = {number: list(row) for number, row in self._rows.items()}
+        other._doubles = {key: list(found) for key, found in self._doubles.items()}
         return other
