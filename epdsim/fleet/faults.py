@@ -181,8 +181,15 @@ class Health:
         self._world, self._faults = world, faults
         self._back = world.env.event()
 
-    def up(self, pool: Sequence[Any], stage: str) -> Generator[simpy.Event, Any, Sequence[Any]]:
+    def up(
+        self, pool: Sequence[Any], stage: str, beside: Sequence[simpy.Event] = ()
+    ) -> Generator[simpy.Event, Any, Sequence[Any]]:
         """Instances of a pool that are up, once there are any.
+
+        Args:
+            pool: All of them.
+            stage: What they do, for the reason.
+            beside: What the caller waits for too; when it fails, so does this.
 
         Raises:
             RequestLostError: None comes back in time.
@@ -194,7 +201,7 @@ class Health:
             if patience.processed:
                 waited = f"{self._faults.give_up_ms:g} ms"
                 raise RequestLostError(f"every {stage} instance is lost, and none came back within {waited}")
-            yield simpy.AnyOf(self._world.env, [self._back, patience])
+            yield simpy.AnyOf(self._world.env, [self._back, patience, *beside])
         return found
 
     def watch(self, losses: Sequence[Loss], instance: Mortal) -> Generator[simpy.Event, Any, None]:

@@ -67,9 +67,11 @@ class Calls:
         """All that it sends calls to."""
         return [*self._prefill, *self._decode]
 
-    def choose_prefill(self, task: Task) -> Choice:
-        """The engine that is to compute a prompt."""
-        pool = self._prefill if self._health is None else (yield from self._health.up(self._prefill, self._stage))
+    def choose_prefill(self, task: Task, *beside: simpy.Event) -> Choice:
+        """The engine that is to compute a prompt; where none is alive, the wait for one fails with what else is waited for."""
+        pool, health = self._prefill, self._health
+        if health is not None:
+            pool = yield from health.up(pool, self._stage, beside)
         return self._to_prefill(pool, task.rendered.prompt, task.mm_hashes)
 
     def choose_decode(self, task: Task) -> Choice:

@@ -57,7 +57,7 @@ class DecodeFirst(Orchestrator):
             return  # the engine is lost, and the caller will hear of it
         handover = HandOver("push", float("inf"), dialect=world.config.dialect)
         handover.allocated()
-        prefill = yield from calls.choose_prefill(task)
+        prefill = yield from calls.choose_prefill(task, job.done)
         num_losses = prefill.num_losses
         began_ms = yield from self._prefill(task, prefill, job)
         handover.begun()

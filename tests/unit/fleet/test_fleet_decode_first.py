@@ -152,6 +152,17 @@ class TestLosses:
         assert run.metrics.completed == 1
         assert broken(run) == {}
 
+    def test_a_loss_of_decode_is_noticed_while_no_prefill_engine_is_alive(self, run_fleet, small_fleet, chat) -> None:
+        """All prefill engines are away when the call has its blocks: it waits for one, and for its decode engine no more."""
+        fleet = fleet_of(small_fleet, count=2)
+        chosen = sent_to(run_fleet(fleet, [chat("a")]))
+        away = [Loss("prefill-0", 0.0, 900.0), Loss("prefill-1", 0.0, 900.0)]
+        run = run_fleet(replace(fleet, faults=Faults([*away, Loss(chosen, 300.0)])), [chat("a")])
+        retried = only(run, LegRetried)
+        assert (retried.time_ms, retried.lost) == (300.0, chosen)
+        assert run.metrics.completed == 1
+        assert broken(run) == {}
+
     def test_when_prefill_is_lost_decode_gives_its_blocks_back(self, run_fleet, small_fleet, chat) -> None:
         fleet = fleet_of(small_fleet)
         computed = only(run_fleet(fleet, [chat("a")]), PromptComputed)
