@@ -47,6 +47,12 @@ class LmEfficiency:
         _check(self, zero_allowed=("activation_passes", "allreduce_us", "fixed_ms", "layer_us", "request_us"))
 
 
+EAGER_LAYER_US = 400.0
+"""Vision towers run eagerly unless told otherwise: a CUDA graph spared one of 27 layers on H200 10.9 ms of TTFT in the mean
+(LightLLM PR 1181), so its launches took that much at least; its kernels alone take 1.4 ms for a small picture. A tower of 27
+layers on a 4090 was spared 21.8 ms by the graph in requests of two pictures (vLLM PR 41992)."""
+
+
 @dataclass(frozen=True, slots=True)
 class EncodeEfficiency:
     """What a vision tower reaches of a GPU's peak rates, and what it pays besides.
@@ -57,6 +63,7 @@ class EncodeEfficiency:
         weight_bandwidth: Share of peak bandwidth when weights are read.
         fixed_ms: Once per run.
         layer_us: Per layer and run.
+        eager_us: Per layer, what its kernels take to launch one by one; a run takes no less. 0 where it is a CUDA graph.
         factor: On the whole, for a host or GPU without a table of its own.
     """
 
@@ -65,10 +72,11 @@ class EncodeEfficiency:
     weight_bandwidth: float
     fixed_ms: float = 0.0
     layer_us: float = 0.0
+    eager_us: float = EAGER_LAYER_US
     factor: float = 1.0
 
     def __post_init__(self) -> None:
-        _check(self, zero_allowed=("fixed_ms", "layer_us"))
+        _check(self, zero_allowed=("fixed_ms", "layer_us", "eager_us"))
 
 
 def _check(record: LmEfficiency | EncodeEfficiency, zero_allowed: tuple[str, ...]) -> None:

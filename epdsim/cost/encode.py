@@ -59,7 +59,8 @@ class RooflineEncode:
     """Operations and weights of a vision tower over the rates of a GPU, with fitted efficiencies.
 
     Projections of all patches of the run are a smooth maximum of operations and of weights read once; attention among the patches
-    of each item, quadratic in its patches, adds to it, and so does launch overhead.
+    of each item, quadratic in its patches, adds to it, and so does launch overhead. A run that is no CUDA graph takes as long as
+    its launches at least.
 
     Args:
         tower: A vision tower or the name of its model.
@@ -76,6 +77,7 @@ class RooflineEncode:
 
     __slots__ = (
         "_attention_ms",
+        "_eager_ms",
         "_fixed_ms",
         "_patch_ms",
         "_share",
@@ -111,6 +113,7 @@ class RooflineEncode:
         self._attention_ms = pair_ms * spec.full_layers
         self._window_ms, self._window = pair_ms * (spec.depth - spec.full_layers), spec.window_patches
         self._fixed_ms = eff.factor * (eff.fixed_ms + spec.depth * eff.layer_us * 1e-3)
+        self._eager_ms = spec.depth * eff.eager_us * 1e-3
         self._share = 1 / tp if tp_mode == "data" else 1.0
 
     def encode_ms(self, patches_per_item: Sequence[int]) -> float:
@@ -123,7 +126,7 @@ class RooflineEncode:
         step = self._fixed_ms + hypot(self._patch_ms * patches, self._weights_ms) + self._attention_ms * pairs
         if self._window:
             step += self._window_ms * min(pairs, patches * self._window)
-        return step
+        return max(step, self._eager_ms)
 
 
 class TableEncode:

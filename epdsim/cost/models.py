@@ -276,6 +276,7 @@ LMS: Mapping[str, LmSpec] = _by_name(
         kv_values_per_token=27 * 576,
     ),
     LmSpec("llama-3.1-8b", 32, 4096, 32, 8, 128, 14336, 128256, _LLAMA),
+    LmSpec("llama-2-70b", 80, 8192, 64, 8, 128, 28672, 32000, "config.json of meta-llama/Llama-2-70b-hf"),
     LmSpec("llama-3.1-70b", 80, 8192, 64, 8, 128, 28672, 128256, _LLAMA),
     LmSpec("qwen2.5-7b", 28, 3584, 28, 4, 128, 18944, 152064, "config.json of Qwen/Qwen2.5-7B-Instruct"),
     LmSpec("qwen3-14b", 40, 5120, 40, 8, 128, 17408, 151936, "config.json of Qwen/Qwen3-14B"),

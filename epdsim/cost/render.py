@@ -31,6 +31,17 @@ PREPROCESS_GPU_MS = (
 )
 """The same on a GPU (vLLM PR 50390)."""
 
+DECODE_MEGAPIXEL_MS = 13.0
+"""To make pixels of a file, and whatever else grows with them in a server: what was spared an instance that no longer had to
+process a picture of random noise with 2,048 pixels a side took it 66 ms (vLLM PR 50390), 11.5 of them in the table above."""
+
+LOADERS = 8
+"""Files that a server decodes at the same time (`VLLM_MEDIA_LOADING_THREAD_COUNT`)."""
+
+MEDIA_MS = 6.15
+"""To put the placeholders of its media into a prompt, once per request that has any (vLLM PR 42785, one picture; on the
+slower host of PR 31655 it is 15 ms with two)."""
+
 
 class RenderCost:
     """Preprocessing by interpolation over an image's pixels, hashing per byte, and fixed costs.
@@ -39,19 +50,23 @@ class RenderCost:
         table: (pixels, milliseconds) in ascending order of pixels; below the first row its time holds, above the last row the last
             slope goes on.
         scale: Factor on the table, for a host faster or slower than the one it was measured on.
+        decode_megapixel_ms: Per million pixels of a picture's file; as many as `LOADERS` are decoded at a time.
+        media_ms: Per request with media: its prompt's placeholders.
         hash_bytes_per_s: Rate at which decoded pixels (3 bytes each) are hashed.
         fixed_ms: Per request.
-        item_ms: Per item, cached or not: placeholder update and cache look-up.
+        item_ms: Per item, cached or not: cache look-up and book-keeping.
         text_token_us: Per text token.
     """
 
-    __slots__ = ("_fixed_ms", "_hash_ms", "_item_ms", "_millis", "_pixels", "_text_ms")
+    __slots__ = ("_decode_ms", "_fixed_ms", "_hash_ms", "_item_ms", "_media_ms", "_millis", "_pixels", "_text_ms")
 
     def __init__(
         self,
         table: Sequence[tuple[float, float]] = PREPROCESS_CPU_MS,
         *,
         scale: float = 1.0,
+        decode_megapixel_ms: float = DECODE_MEGAPIXEL_MS,
+        media_ms: float = MEDIA_MS,
         hash_bytes_per_s: float = 4e9,
         fixed_ms: float = 0.0,
         item_ms: float = 0.5,
@@ -63,6 +78,8 @@ class RenderCost:
         if len(table) < 2 or any(a >= b for a, b in zip(self._pixels, self._pixels[1:], strict=False)):
             raise InputError("render table", "needs two rows or more, in ascending order of pixels")
         self._hash_ms = 3e3 / positive("hash_bytes_per_s", hash_bytes_per_s)
+        self._decode_ms = non_negative("decode_megapixel_ms", decode_megapixel_ms) * 1e-6
+        self._media_ms = non_negative("media_ms", media_ms)
         self._fixed_ms = non_negative("fixed_ms", fixed_ms)
         self._item_ms = non_negative("item_ms", item_ms)
         self._text_ms = non_negative("text_token_us", text_token_us) * 1e-3
@@ -82,8 +99,18 @@ class RenderCost:
         x0, x1, y0, y1 = xs[at - 1], xs[at], ys[at - 1], ys[at]
         return y0 + (pixels - x0) * (y1 - y0) / (x1 - x0)
 
+    def decode_ms(self, file_pixels_per_item: Sequence[float]) -> float:
+        """Milliseconds until the files of one request are pixels."""
+        if not file_pixels_per_item:
+            return 0.0
+        return self._decode_ms * max(*file_pixels_per_item, sum(file_pixels_per_item) / LOADERS)
+
     def render_ms(
-        self, pixels_per_item: Sequence[float], text_tokens: int = 0, cached_pixels_per_item: Sequence[float] = ()
+        self,
+        pixels_per_item: Sequence[float],
+        text_tokens: int = 0,
+        cached_pixels_per_item: Sequence[float] = (),
+        file_pixels_per_item: Sequence[float] = (),
     ) -> float:
         """Milliseconds of one request.
 
@@ -91,13 +118,16 @@ class RenderCost:
             pixels_per_item: Pixels of each item that is preprocessed.
             text_tokens: Tokens of text to encode.
             cached_pixels_per_item: Pixels of each item that the processor cache holds: hashed and looked up, not preprocessed.
+            file_pixels_per_item: Pixels of each file that is decoded, which is before the processor cache is asked.
         """
         pixels = sum(pixels_per_item) + sum(cached_pixels_per_item)
         items = len(pixels_per_item) + len(cached_pixels_per_item)
         return (
             self._fixed_ms
             + self._text_ms * text_tokens
+            + (self._media_ms if items else 0.0)
             + self._item_ms * items
             + self._hash_ms * pixels
+            + self.decode_ms(file_pixels_per_item)
             + sum(map(self.preprocess_ms, pixels_per_item))
         )

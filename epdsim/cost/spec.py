@@ -18,7 +18,7 @@ from epdsim.cost.hardware import gpu
 from epdsim.cost.link import Link, named_link
 from epdsim.cost.lm import LinearLm, LmCost, RooflineLm
 from epdsim.cost.lm_table import TableLm
-from epdsim.cost.render import PREPROCESS_CPU_MS, PREPROCESS_GPU_MS, RenderCost
+from epdsim.cost.render import DECODE_MEGAPIXEL_MS, MEDIA_MS, PREPROCESS_CPU_MS, PREPROCESS_GPU_MS, RenderCost
 from epdsim.cost.tables import Selection
 
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -136,6 +136,7 @@ class RooflineEncodeSpec(_Spec):
     weight_bandwidth: _Positive | None = None
     fixed_ms: _NonNegative | None = None
     layer_us: _NonNegative | None = None
+    eager_us: _NonNegative | None = None
     factor: _Positive | None = None
 
     def build(self, base_dir: Path) -> EncodeCost:  # noqa: ARG002
@@ -186,6 +187,8 @@ class TableEncodeSpec(_Spec):
 
 
 class _RenderSpec(_Spec):
+    decode_megapixel_ms: _NonNegative = 0.0
+    media_ms: _NonNegative = 0.0
     hash_bytes_per_s: _Positive = 4e9
     fixed_ms: _NonNegative = 0.0
     item_ms: _NonNegative = 0.5
@@ -197,11 +200,15 @@ class TableRenderSpec(_RenderSpec):
 
     Attributes:
         device: Where pictures are processed; each has a table of its own.
+        decode_megapixel_ms: Per million pixels of a picture's file.
+        media_ms: Per request with media.
     """
 
     kind: Literal["table"] = "table"
     device: Literal["cpu", "gpu"] = "cpu"
     scale: _Positive = 1.0
+    decode_megapixel_ms: _NonNegative = DECODE_MEGAPIXEL_MS
+    media_ms: _NonNegative = MEDIA_MS
 
     def build(self, base_dir: Path) -> RenderCost:  # noqa: ARG002
         """The cost model."""

@@ -95,7 +95,7 @@ class FleetCosts:
         render: Front end, per request and per item.
         encode: Encoder runs, on encode instances and in engines that encode themselves.
         broadcast: Plan to tensor-parallel ranks.
-        hop_ms: One HTTP hop between orchestrator and instance.
+        hop_ms: What a call to an instance costs beside its work: HTTP, its server's event loop, the way to its engine and back.
         body_link: What request bodies travel on.
         ec_link: What embeddings travel on.
         kv_link: What KV caches travel on.

@@ -44,6 +44,11 @@ class EncodeItem:
     embedding_bytes: int
     transfer_id: str = ""
 
+    @property
+    def file_pixels(self) -> int:
+        """As of `RenderedItem`."""
+        return self.pixels if self.modality == "image" else 0
+
 
 @dataclass(slots=True)
 class EncodeJob:

@@ -34,7 +34,8 @@ class FrontEnd:
     def render(self, job: EncodeJob) -> None:
         """Take a leg."""
         now_ms = self._world.env.now
-        duration_ms = on_grid(self._cost.render_ms([item.pixels for item in job.items]))
+        pixels, files = [item.pixels for item in job.items], [item.file_pixels for item in job.items]
+        duration_ms = on_grid(self._cost.render_ms(pixels, file_pixels_per_item=files))
         end_ms = max(now_ms, self._free_ms[0]) + duration_ms
         heapreplace(self._free_ms, end_ms)
         through = self._world.after(end_ms - now_ms)

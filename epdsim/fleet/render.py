@@ -41,6 +41,11 @@ class RenderedItem:
     pixels: int
     raw: RawMedia
 
+    @property
+    def file_pixels(self) -> int:
+        """To decode: those of a picture; what a clip takes is not known."""
+        return self.pixels if self.raw.modality == "image" else 0
+
 
 @record
 class RenderedRequest:

@@ -30,7 +30,8 @@ class CostsSpec(Strict):
         render: Front end.
         encode_render: Front ends of encode instances, per leg and per item; by default they cost what `render` does.
         broadcast: From the plan of a step to the ranks.
-        hop_ms: One HTTP hop between orchestrator and instance.
+        hop_ms: What a call to an instance costs beside its work: HTTP, the server's event loop, the way to its engine and back. The
+            default is chosen on one mean TTFT of vLLM 0.15.1 and predicts others (`scenarios/validation/text-rates-h100.yaml`).
         body_link: What request bodies travel on.
         ec_link: What embeddings travel on.
         kv_link: What KV caches travel on.
@@ -44,7 +45,7 @@ class CostsSpec(Strict):
     render: RenderCostSpec
     encode_render: RenderCostSpec | None = None
     broadcast: BroadcastSpec = Field(default_factory=BroadcastSpec)  # pyright: ignore[reportInvalidTypeForm]
-    hop_ms: Size = 0.5
+    hop_ms: Size = 7.5
     body_link: LinkSpec
     ec_link: LinkSpec
     kv_link: LinkSpec

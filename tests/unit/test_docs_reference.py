@@ -57,7 +57,7 @@ def test_every_key_of_a_scenario_file_is_there_with_its_meaning(generated):
 
 def test_limits_and_choices_are_told(generated):
     page = generated.scenario_file()
-    assert "| `hop_ms` | number ≥ 0, ≤ 1,000,000,000,000 | `0.5` |" in page
+    assert "| `hop_ms` | number ≥ 0, ≤ 1,000,000,000,000 | `7.5` |" in page
     assert "| `ec_capacity_gib` | number > 0 | null |" in page
     assert "| `topology` | `aggregated` or `p+d` or `e+pd` or `e+p+d` | `aggregated` |" in page
 

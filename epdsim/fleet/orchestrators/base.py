@@ -73,7 +73,8 @@ class Orchestrator(ABC):
         fresh = [item.pixels for item, hit in zip(items, hits, strict=True) if not hit]
         known = [item.pixels for item, hit in zip(items, hits, strict=True) if hit]
         num_text_tokens = rendered.prompt.num_tokens - rendered.num_media_tokens
-        duration_ms = world.config.costs.render.render_ms(fresh, num_text_tokens, known)
+        files = [item.file_pixels for item in items]
+        duration_ms = world.config.costs.render.render_ms(fresh, num_text_tokens, known, files)
         yield world.after(duration_ms)
         self._front_end.leave()
         world.emit(

@@ -156,4 +156,6 @@ class Calls:
 
     def _render_again_ms(self, task: Task) -> float:
         """A worker that gets raw media processes it once more (vLLM issue 46722)."""
-        return self._world.config.costs.render.render_ms([item.pixels for item in task.rendered.items])
+        items = task.rendered.items
+        pixels, files = [item.pixels for item in items], [item.file_pixels for item in items]
+        return self._world.config.costs.render.render_ms(pixels, file_pixels_per_item=files)

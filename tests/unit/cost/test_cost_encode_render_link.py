@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from epdsim.core.errors import InputError
 from epdsim.cost import LinearEncode, Link, RenderCost, RooflineEncode, named_link, vision_spec
-from epdsim.cost.efficiency import ENCODE_EFFICIENCY, EncodeEfficiency
+from epdsim.cost.efficiency import ENCODE_EFFICIENCY, EncodeEfficiency, encode_efficiency
 from epdsim.cost.link import LINKS
 from epdsim.cost.render import PREPROCESS_CPU_MS, PREPROCESS_GPU_MS
 
 PERFECT = EncodeEfficiency(1.0, 1.0, 1.0)
+
+
+def kernels(model, gpu_name):
+    """A tower without its launches, as in a CUDA graph."""
+    return RooflineEncode(model, gpu_name, efficiency=replace(encode_efficiency(gpu_name), eager_us=0.0))
 
 
 def test_linear_encode_is_its_terms():
@@ -67,7 +74,7 @@ def test_every_gpu_has_an_encoder(gpu_name):
 def test_a100_takes_two_to_three_times_an_h100():
     """What the public runs on A100 ask for: H100 encoder times x about 2.5 to 3."""
     for patches in (1600, 4096):
-        slow, fast = (RooflineEncode("qwen3-vl-4b", name).encode_ms([patches]) for name in ("a100", "h100"))
+        slow, fast = (kernels("qwen3-vl-4b", name).encode_ms([patches]) for name in ("a100", "h100"))
         assert 2.4 < slow / fast < 3.0
 
 
@@ -97,7 +104,7 @@ def test_preprocessing_between_below_and_beyond_the_rows():
 
 
 def test_render_adds_its_parts():
-    cost = RenderCost(scale=2.0, hash_bytes_per_s=1e9, fixed_ms=7, item_ms=3, text_token_us=10)
+    cost = RenderCost(scale=2.0, hash_bytes_per_s=1e9, fixed_ms=7, item_ms=3, media_ms=0, text_token_us=10)
     pixels = 1024 * 1024
     hash_ms = 3 * pixels / 1e9 * 1e3
     assert cost.render_ms([pixels], 500) == pytest.approx(7 + 3 + 5 + hash_ms + 2 * 5.85)
@@ -105,10 +112,39 @@ def test_render_adds_its_parts():
     assert cost.render_ms([], 0, [pixels]) == pytest.approx(7 + 3 + hash_ms)
 
 
+def test_files_are_decoded_eight_at_a_time_before_anything_is_known_of_them():
+    cost = RenderCost(hash_bytes_per_s=1e30, item_ms=0, media_ms=2, decode_megapixel_ms=10)
+    assert cost.decode_ms([]) == 0
+    assert cost.decode_ms([1e6]) == pytest.approx(10)
+    assert cost.decode_ms([1e6] * 8) == pytest.approx(10)
+    assert cost.decode_ms([1e6] * 12) == pytest.approx(15)
+    assert cost.decode_ms([4e6, 1e6]) == pytest.approx(40)
+    assert cost.render_ms([], 0, [1e6], [1e6]) == pytest.approx(2 + 10)
+
+
+def test_a_server_takes_what_it_was_spared_for_a_picture_of_2048_pixels_a_side():
+    """66 ms (vLLM PR 50390); beside them only the placeholders and small change."""
+    pixels = 2048 * 2048
+    assert RenderCost(media_ms=0, item_ms=0, hash_bytes_per_s=1e30).render_ms(
+        [pixels], 0, (), [pixels]
+    ) == pytest.approx(66, abs=0.1)
+
+
+def test_a_small_picture_takes_an_eager_tower_as_long_as_its_launches():
+    eager, graph = RooflineEncode("qwen3-vl-8b", "h200"), kernels("qwen3-vl-8b", "h200")
+    assert eager.encode_ms([196]) == eager.encode_ms([1024]) == pytest.approx(27 * 0.4)
+    assert graph.encode_ms([196]) < 2 < graph.encode_ms([1024])
+    assert eager.encode_ms([16384]) == graph.encode_ms([16384])
+    # What a CUDA graph spared in the mean (LightLLM PR 1181, a tower of 27 layers on H200).
+    assert eager.encode_ms([196]) - graph.encode_ms([196]) == pytest.approx(10.9, rel=0.2)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         {"scale": 0.0},
+        {"decode_megapixel_ms": -1.0},
+        {"media_ms": float("nan")},
         {"scale": float("nan")},
         {"hash_bytes_per_s": 0.0},
         {"item_ms": -1.0},

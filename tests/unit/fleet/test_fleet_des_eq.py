@@ -25,7 +25,9 @@ from epdsim.media import family
 from epdsim.workload.request import MediaRef, WorkloadRequest
 
 FAMILY = family("qwen3-vl-8b")
-AT_ONCE = RenderCost([(1.0, 0.0), (2.0, 0.0)], hash_bytes_per_s=1e30, item_ms=0, text_token_us=0)
+AT_ONCE = RenderCost(
+    [(1.0, 0.0), (2.0, 0.0)], hash_bytes_per_s=1e30, item_ms=0, media_ms=0, decode_megapixel_ms=0, text_token_us=0
+)
 """A front end that takes no time: a request reaches its engine when it arrives."""
 
 

@@ -18,10 +18,8 @@ TABLE = ((1.0, 7.0), (1e9, 7.0))
 
 def fronted(small_fleet, front_ends, *, encoders=1, style="per_item", **changes):
     fleet = small_fleet("e+pd", orchestrator=style, encode=EncodePool(encoders, 8, front_ends), **changes)
-    return replace(
-        fleet,
-        costs=replace(fleet.costs, encode_render=RenderCost(TABLE, fixed_ms=3.0, item_ms=0.0, hash_bytes_per_s=1e18)),
-    )
+    render = RenderCost(TABLE, fixed_ms=3.0, item_ms=0.0, media_ms=0.0, decode_megapixel_ms=0.0, hash_bytes_per_s=1e18)
+    return replace(fleet, costs=replace(fleet.costs, encode_render=render))
 
 
 def arrivals(run):
