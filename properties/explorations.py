@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from epdsim.testing.caches import direct_cases, mirror_cases, ring_cases
+from epdsim.testing.door import door_cases
 from epdsim.testing.hunt import drawn, listed
 from epdsim.testing.identity import hash_cases, key_cases
 from epdsim.testing.machine import machine
@@ -28,6 +29,15 @@ MODES = modes("modes of the live comparison", weight=3)
 HASHES = drawn("media that are nearly the same", hash_cases(), level="identity", weight=4)
 KEYS = drawn("prompts that begin alike", key_cases(), level="identity", weight=2)
 POSITIONS = drawn("prompts of every position scheme", position_cases(), level="positions", weight=2)
+
+DOOR = drawn("requests that need all that there is", door_cases(), level="engine", weight=2)
+DOOR_DRAFTS = drawn(
+    "requests that need all that there is, with drafts",
+    door_cases(drafts=True),
+    level="engine",
+    weight=2,
+    mode="v2-async-eagle-aligned",
+)
 
 WORLDS = listed("all small worlds of three requests", worlds, level="engine")
 LATE = drawn(

@@ -29,6 +29,7 @@ from epdsim.events.engine import (
     PayloadsSent,
     RequestAborted,
     RequestQueued,
+    RequestRefused,
     StepYielded,
 )
 from epdsim.events.identity import BlocksKeyed, HashedItem, MediaHashed, SessionItem, SessionSeen
@@ -131,6 +132,7 @@ __all__ = [
     "RequestFailed",
     "RequestFinished",
     "RequestQueued",
+    "RequestRefused",
     "RingEntry",
     "RingItem",
     "RingRead",

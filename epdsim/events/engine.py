@@ -26,6 +26,8 @@ class EngineStarted(Event, frozen=True):
         beyond: What befalls it that its events do not tell in full, for example `"sessions"`; only properties that cope with
             all of it are judged.
         sends_late: Whether a payload comes only with the step that encodes its item.
+        max_model_len: Tokens of the longest sequence; 0 when it is not told.
+        long_prefill_token_threshold: Tokens that a step computes of one prompt at most, among others; 0 for no such bound.
         has_workers: Whether workers take its steps, and what they are fed and gather is told.
     """
 
@@ -47,6 +49,8 @@ class EngineStarted(Event, frozen=True):
     beyond: Sequence[str] = ()
     has_workers: bool = False
     sends_late: bool = False
+    max_model_len: int = 0
+    long_prefill_token_threshold: int = 0
 
 
 class ItemInfo(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -106,6 +110,24 @@ class RequestQueued(Event, frozen=True):
     num_remote_tokens: int = 0
     num_delivered_tokens: int = 0
     awaits_kv: bool = False
+
+
+class RequestRefused(Event, frozen=True):
+    """The front end of an engine does not let a request in.
+
+    Attributes:
+        max_tokens: Output tokens that it asks for.
+        items: Its media, in order of offset.
+        reason: One sentence.
+    """
+
+    is_detail: ClassVar[bool] = True
+
+    request_id: str
+    num_prompt_tokens: int
+    max_tokens: int
+    items: Sequence[ItemInfo] = ()
+    reason: str = ""
 
 
 class InputQueued(Event, frozen=True):

@@ -26,6 +26,7 @@ from epdsim.events.engine import (
     PayloadsSent,
     RequestAborted,
     RequestQueued,
+    RequestRefused,
     StepYielded,
 )
 from epdsim.events.identity import BlocksKeyed, MediaHashed, SessionSeen
@@ -403,5 +404,6 @@ AnyEvent = (
     | BlocksKeyed
     | SessionSeen
     | MetadataWeighed
+    | RequestRefused
 )
 """Every kind of event; what a reader decodes into."""

@@ -19,6 +19,7 @@ from epdsim.spec import (
     strip,
     strip_cost,
 )
+from epdsim.spec.admission import LIVE_ADMIT
 from epdsim.spec.ec_sync import EC_SYNC
 from epdsim.spec.faults import LIVE_HEAL, LIVE_WAIT
 from epdsim.spec.identity import HASH_INJ, KEY_PARITY
@@ -31,7 +32,7 @@ FAMILIES: Mapping[str, tuple[str, Sequence[Property]]] = {
     "ecv": ("The validator", ecv.PROPERTIES),
     "strip": ("What workers are sent", (*strip.PROPERTIES, *strip_cost.PROPERTIES)),
     "encoder": ("Encoder cache and isolation", encoder.PROPERTIES),
-    "steps": ("Steps, blocks and progress", (*steps.PROPERTIES, LIVE_WAIT, LIVE_HEAL)),
+    "steps": ("Steps, blocks and progress", (*steps.PROPERTIES, LIVE_ADMIT, LIVE_WAIT, LIVE_HEAL)),
     "content": ("KV content", content.PROPERTIES),
     "positions": ("Positions and splicing", (*positions.PROPERTIES, SPLICE_EQ)),
     "caches": ("Media caches", caches.PROPERTIES),
@@ -51,9 +52,10 @@ JUDGED: tuple[Property, ...] = tuple(one for one in REGISTER.values() if one.mon
 """Those that a monitor judges."""
 
 OF_FLEETS: tuple[Property, ...] = tuple(
-    one for one in JUDGED if one.level != "protocol" and one.id not in ("KEY-INJ", "RECOMP-EQ")
+    one for one in JUDGED if one.level != "protocol" and one.id not in ("KEY-INJ", "RECOMP-EQ", "LIVE-ADMIT")
 )
-"""Those that a simulated fleet can be judged by: it calls no functions of the protocol apart, and tells prompts by their length."""
+"""Those that a simulated fleet can be judged by: it calls no functions of the protocol apart, tells prompts by their length, and
+ends requests at its front end and not at an engine."""
 
 
 def properties_of(names: Iterable[str]) -> tuple[Property, ...]:

@@ -29,6 +29,7 @@ from epdsim.events import (
     RequestFailed,
     RequestFinished,
     RequestQueued,
+    RequestRefused,
     StepPlanned,
     StepYielded,
     TablesRendered,
@@ -129,9 +130,8 @@ class _Teller:
     def take(self, event: Event) -> None:
         """One event."""
         match event:
-            case RequestQueued():
-                self._items[event.request_id] = event.items
-                self.say(event, event.request_id, f"arrives with {event.num_prompt_tokens} tokens{_spans(event.items)}")
+            case RequestQueued() | RequestRefused():
+                self._arrived(event)
             case InputQueued():
                 self._items[event.request_id] = [*self._items.get(event.request_id, ()), *event.items]
                 given = f"an input of {event.num_prompt_tokens} tokens{_spans(event.items)}"
@@ -156,6 +156,12 @@ class _Teller:
                 self.say(event, "", "nothing more is to come")
             case _:
                 pass
+
+    def _arrived(self, event: RequestQueued | RequestRefused) -> None:
+        self._items[event.request_id] = event.items
+        self.say(event, event.request_id, f"arrives with {event.num_prompt_tokens} tokens{_spans(event.items)}")
+        if isinstance(event, RequestRefused):
+            self.say(event, event.request_id, f"is refused ({event.reason})")
 
     def _admitted(self, event: Admitted) -> None:
         items = self._items.get(event.request_id, ())

@@ -52,6 +52,10 @@ class ModelEngine:
         """A request arrives."""
         self.scheduler.add_request(request_of(request, self._far.ec), trusted=True)
 
+    def refusal(self, request: RecordedRequest) -> str:
+        """Why the front end refuses a request; empty when it does not."""
+        return self.scheduler.refusal(request_of(request, self._far.ec))
+
     def add_update(self, update: RecordedUpdate) -> None:
         """A session gets its next input, or the word that there is none."""
         if update.prompt_token_ids:

@@ -103,6 +103,15 @@ class WorkedEngine(Protocol):
         ...
 
 
+@runtime_checkable
+class GuardedEngine(Protocol):
+    """An engine with a front end before it."""
+
+    def refusal(self, request: RecordedRequest) -> str:
+        """Why the front end refuses a request; empty when it does not."""
+        ...
+
+
 class EngineDiedError(Exception):
     """The scheduler that is played has died of an assertion of its own; it cannot go on."""
 
@@ -124,6 +133,7 @@ class Play(Generic[P]):
     ) -> None:
         self._far = FarSide(workload)
         self._has_store = workload.ec_store is not None
+        self._has_door = workload.config.has_door
         self._saves = workload.config.ec_role in {"producer", "both"}
         self._copying: deque[EcStep] = deque([NOTHING_TO_DO] * self._far.ec.report_steps)
         self._depth = 1 if workload.config.async_scheduling else 0
@@ -193,6 +203,16 @@ class Play(Generic[P]):
     def advance(self, number: int, tokens: Tokens, drafts: NumDrafts = NO_DRAFTS) -> None:
         """Play step `number` with known tokens and drafts, and tell nothing: for timing."""
         self._finish(number, self._schedule(number), tokens, {}, drafts)
+
+    def refused(self, number: int) -> Sequence[tuple[RecordedRequest, str]]:
+        """Requests that arrive with step `number` and are turned away, with the reason; asked before the step is played."""
+        engine = self.engine
+        if not (self._has_door and isinstance(engine, GuardedEngine)):
+            return ()
+        asked = [(one, engine.refusal(one)) for one in self.pending if one.arrival_step <= number]
+        refused = [(one, reason) for one, reason in asked if reason]
+        self.pending = [one for one in self.pending if all(one is not other for other, _ in refused)]
+        return refused
 
     def _schedule(self, number: int) -> P:
         engine = self.engine

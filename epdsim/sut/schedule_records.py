@@ -19,7 +19,7 @@ from epdsim.core.files import whole_file
 
 
 class RecordedConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Settings of a recorded workload; all releases strip at admission."""
+    """Settings of a recorded workload; all releases strip at admission, and are recorded behind their front end."""
 
     vllm: str
     mode: str
@@ -52,6 +52,7 @@ class RecordedConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     kv_role: str | None = None
     kv_load_failure_policy: str | None = None
     strip: str = "admission"
+    has_door: bool = False
 
 
 class RecordedTransfer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -24,6 +24,7 @@ from epdsim.events import (
     RequestFailed,
     RequestFinished,
     RequestQueued,
+    RequestRefused,
     Sink,
     StepPlanned,
     StepYielded,
@@ -67,6 +68,12 @@ class StepTeller:
     def arrives_later(self, request: RecordedRequest) -> None:
         """A request that the workload did not name."""
         self._to_come.append(request)
+
+    def refuse(self, number: int, request: RecordedRequest, reason: str) -> None:
+        """A request is turned away at the door."""
+        self._to_come.remove(request)
+        facts = request.request_id, len(request.prompt_token_ids), request.max_tokens
+        self._sink(RequestRefused(number, INSTANCE, *facts, [_item(one) for one in request.mm_features], reason))
 
     def before(self, number: int) -> None:
         """What happens before the schedule call of a step."""
@@ -159,18 +166,22 @@ class StepTeller:
     def _yielded(self, number: int, step: Mapping[str, Any]) -> None:
         running, waiting = step["running"], step["waiting"]
         for name, tokens in step["sampled"].items():
-            most = self._known[name].max_tokens
-            self._outputs[name] = min(self._outputs[name] + len(tokens), most)
+            self._outputs[name] = min(self._outputs[name] + len(tokens), self._most(name))
         self._sink(StepYielded(number, INSTANCE, step["step"], step["sampled"], running, waiting, step["free_blocks"]))
         alive = {*running, *waiting}
         for name in sorted(self._alive - alive):
             if name in self._left:
                 continue
-            if self._beyond or self._outputs[name] >= self._known[name].max_tokens:
+            if self._beyond or self._outputs[name] >= self._most(name):
                 self._sink(RequestFinished(number, INSTANCE, name, self._outputs[name]))
             else:
                 self._sink(RequestFailed(number, INSTANCE, name, "it ended without all its tokens"))
         self._alive = alive
+
+    def _most(self, name: str) -> int:
+        """Tokens that a request yields at most: as many as it asks for, or up to the end of the longest sequence."""
+        request = self._known[name]
+        return min(request.max_tokens, self._workload.config.max_model_len - len(request.prompt_token_ids))
 
     def end(self, number: int, unfinished: Collection[str]) -> None:
         """Nothing more is to come."""
@@ -245,8 +256,10 @@ def tell_play(
     if most_steps is None:
         most_steps = MOST_STEPS + sum(one.max_tokens for one in (*workload.requests, *workload.updates))
     while number < most_steps and num_idle < MOST_IDLE_STEPS:
-        teller.before(number)
         try:
+            for refused in play.refused(number):
+                teller.refuse(number, *refused)
+            teller.before(number)
             step = play.step(number, sample, lambda name: max(0, num_drafts - len(known[name]) % 3))
         except Exception as error:  # noqa: BLE001 - whatever an engine dies of is a finding
             sink(EngineDied(number, INSTANCE, f"{type(error).__name__}: {error}"))
@@ -296,6 +309,8 @@ def _started(config: RecordedConfig, system: str, beyond: Sequence[str], *, has_
         beyond,
         has_workers,
         config.strip == "deferred",
+        config.max_model_len,
+        config.long_prefill_token_threshold,
     )
 
 

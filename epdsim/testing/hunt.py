@@ -21,6 +21,7 @@ from epdsim.events import EngineStarted, Event
 from epdsim.spec import JUDGED, Judge, Property, Verdict
 from epdsim.sut.cases import Case
 from epdsim.sut.probe import events_of
+from epdsim.sut.schedule_modes import default_modes
 from epdsim.sut.systems import SystemUnderTest
 from epdsim.testing.blame import rules_behind
 from epdsim.testing.failures import Found
@@ -112,15 +113,19 @@ class Exploration:
         level: What the system must have: `"protocol"`, `"engine"` or `"caches"`, as `SystemUnderTest` names it.
         run: Goes through the cases.
         weight: Share of the budget.
+        mode: A mode of the live comparison that the system's release must be compared in; empty for none.
     """
 
     name: str
     level: str
     run: Run
     weight: float = 1.0
+    mode: str = ""
 
 
-def drawn(name: str, strategy: st.SearchStrategy[Case], *, level: str, weight: float = 1.0) -> Exploration:
+def drawn(
+    name: str, strategy: st.SearchStrategy[Case], *, level: str, weight: float = 1.0, mode: str = ""
+) -> Exploration:
     """Cases that Hypothesis draws.
 
     Args:
@@ -128,6 +133,7 @@ def drawn(name: str, strategy: st.SearchStrategy[Case], *, level: str, weight: f
         strategy: Of cases.
         level: What the system must have.
         weight: Share of the budget.
+        mode: As of `Exploration`.
     """
 
     def run(collector: Collector, system: SystemUnderTest, number: int, budget: int) -> None:
@@ -141,7 +147,7 @@ def drawn(name: str, strategy: st.SearchStrategy[Case], *, level: str, weight: f
             warnings.simplefilter("ignore", HypothesisWarning)
             explore()
 
-    return Exploration(name, level, run, weight)
+    return Exploration(name, level, run, weight, mode)
 
 
 def listed(name: str, cases: Callable[[], Iterable[Case]], *, level: str) -> Exploration:
@@ -217,7 +223,9 @@ class Hunter:
         self._explored: dict[str, Collector] = {}
 
     def can(self, exploration: Exploration) -> bool:
-        """Whether the system has what the exploration's cases are put to."""
+        """Whether the system has what the exploration's cases are put to, and is of a release that they are for."""
+        if exploration.mode and exploration.mode not in default_modes(self.system.release):
+            return False
         return getattr(self.system, exploration.level) is not None
 
     def explored(self, exploration: Exploration) -> Collector:

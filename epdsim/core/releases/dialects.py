@@ -21,7 +21,7 @@ from epdsim.core.releases.identity import IDENTITY_DEVIATIONS
 from epdsim.core.releases.loads import LOAD_DEVIATIONS
 from epdsim.core.releases.media import MEDIA_DEVIATIONS
 from epdsim.core.rules import IDEAL, Dialect, Replacement
-from epdsim.core.scheduler import preemption, rules, sessions
+from epdsim.core.scheduler import admissible, preemption, rules, sessions
 
 DEVIATIONS: tuple[Deviation, ...] = (
     Deviation(
@@ -86,6 +86,13 @@ DEVIATIONS: tuple[Deviation, ...] = (
         33,
         gate.name_nothing,
         "the refusal does not say which item it is about",
+    ),
+    Deviation(
+        admissible.DOOR,
+        FIRST,
+        33,
+        admissible.check_lengths,
+        "the front end looks at the prompt's length and at the size of items; what else a schedule needs is left to the settings",
     ),
     Deviation(
         rules.LONG_PREFILL,

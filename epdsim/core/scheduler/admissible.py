@@ -1,12 +1,18 @@
-"""What is refused at the door, because no schedule could ever finish it (LIVE-ADMIT)."""
+"""What is refused at the door, because no schedule could ever finish it (LIVE-ADMIT).
+
+The model's scheduler refuses it whatever the dialect, since a run must not stand still. What a release refuses, whose scheduler
+takes everything that its front end lets in, is the rule `scheduler.door`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from epdsim.core.errors import InputError
 from epdsim.core.items import MediaFeature
 from epdsim.core.request import Request, StreamingUpdate
+from epdsim.core.rules import Rule
+from epdsim.core.scheduler.encoder_decoder import check_encoder_decoder
 from epdsim.core.scheduler.engine import EngineState
 from epdsim.core.scheduler.state import RequestState, Status
 
@@ -32,6 +38,43 @@ def check_request(engine: EngineState, request: Request, embeds: Sequence[int]) 
     if transfer.loads_async and transfer.num_loads:
         _check_load(engine, name, min(request.num_remote_tokens, request.prompt.num_tokens))
     _check_items(engine, name, request.mm_features, embeds)
+    if engine.config.is_encoder_decoder:
+        check_encoder_decoder(engine, request, embeds)
+
+
+def check_lengths(engine: EngineState, request: Request, embeds: Sequence[int]) -> None:
+    """Refuse what the front end of a release does: vLLM 0.25 to 0.33 look at the prompt's length and at the size of items alone.
+
+    An answer that would run over `max_model_len` is cut there.
+
+    Args:
+        engine: As for `check_request`.
+        request: As for it.
+        embeds: As for it.
+
+    Raises:
+        InputError: The prompt is empty or leaves no token to generate, or an item is larger than the encoder cache.
+    """
+    name, config = f"request {request.request_id!r}", engine.config
+    if request.prompt.num_tokens < 1:
+        raise InputError(name, "its prompt is empty")
+    if request.prompt.num_tokens >= config.max_model_len:
+        raise InputError(
+            f"{name} of {request.prompt.num_tokens} prompt tokens", f"max_model_len is {config.max_model_len}"
+        )
+    if embeds and max(embeds) > config.encoder_cache_size:
+        raise InputError(
+            f"{name} with an item of {max(embeds)} embeddings",
+            f"the encoder cache has room for {config.encoder_cache_size}",
+        )
+
+
+DOOR: Rule[Callable[[EngineState, Request, Sequence[int]], None]] = Rule(
+    "scheduler.door",
+    "A request is refused when no schedule can finish it, and only then.",
+    source="LIVE-ADMIT; vLLM issues 25890, 42489",
+    ideal=check_request,
+)
 
 
 def check_update(engine: EngineState, state: RequestState, update: StreamingUpdate) -> None:

@@ -20,11 +20,11 @@ from epdsim.core.kv.block_keys import RequestKeys
 from epdsim.core.plan import StepPlan, TransferReport
 from epdsim.core.request import Request, StreamingUpdate
 from epdsim.core.rules import IDEAL, Dialect
-from epdsim.core.scheduler.admissible import check_request, check_update
+from epdsim.core.scheduler.admissible import DOOR, check_request, check_update
 from epdsim.core.scheduler.broadcast import step_plan
 from epdsim.core.scheduler.config import SchedulerConfig
 from epdsim.core.scheduler.drafts import take_drafts
-from epdsim.core.scheduler.encoder_decoder import check_encoder_decoder, read_across
+from epdsim.core.scheduler.encoder_decoder import read_across
 from epdsim.core.scheduler.engine import NEVER, EngineState, PauseState, StepDraft
 from epdsim.core.scheduler.fingerprint import fingerprint
 from epdsim.core.scheduler.rules import EC_RESET
@@ -113,8 +113,6 @@ class Scheduler:
         embeds = tuple(engine.behaviour.item_slots(feature.position) for feature in request.mm_features)
         if not trusted:
             check_request(engine, request, embeds)
-            if self.config.is_encoder_decoder:
-                check_encoder_decoder(engine, request, embeds)
         engine.forget_unused_keys()
         keys = RequestKeys(engine.table, request, self.config.block_size, self.dialect)
         state = RequestState(request, keys, embeds, self.config.max_model_len)
@@ -122,6 +120,16 @@ class Scheduler:
             read_across(engine, state)
         engine.requests[request.request_id] = state
         engine.waiting.add(state)
+
+    def refusal(self, request: Request) -> str:
+        """Why the front end does not let a request in, by the rule `scheduler.door`; empty when it does."""
+        engine = self._engine
+        embeds = [engine.behaviour.item_slots(feature.position) for feature in request.mm_features]
+        try:
+            self.dialect[DOOR](engine, request, embeds)
+        except InputError as error:
+            return str(error)
+        return ""
 
     def add_update(self, update: StreamingUpdate, *, trusted: bool = False) -> bool:
         """Give a streaming session its next input; it is taken in when the turn under way and all earlier input are over.

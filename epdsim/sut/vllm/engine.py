@@ -12,6 +12,7 @@ from epdsim.sut.schedule_ec import FarSide
 from epdsim.sut.schedule_play import EngineDiedError, NumDrafts, Play, Tokens
 from epdsim.sut.schedule_records import RecordedItem, RecordedRequest, RecordedUpdate, RecordedWorkload
 from epdsim.sut.vllm.connectors import ec_connector
+from epdsim.sut.vllm.door import VllmDoor
 from epdsim.sut.vllm.ec_pull import PullAdapter
 from epdsim.sut.vllm.release import load
 from epdsim.sut.vllm.settings import (
@@ -63,6 +64,7 @@ class VllmEngine:
             self.scheduler.connector.requests = self._recorded
         self._hasher = release.get_request_block_hasher(config.block_size, release.sha256)
         self._encodes_only = config.mm_encoder_only
+        self._door = VllmDoor(release, config) if config.has_door else None
         self._step = 0
         _order_refusals(self.scheduler)
 
@@ -90,6 +92,10 @@ class VllmEngine:
         if self._pull is not None:
             made.ec_transfer_params = self._pull.params(self._far.ec.offers.get(request.request_id, {}))
         self.scheduler.add_request(made)
+
+    def refusal(self, request: RecordedRequest) -> str:
+        """Why the front end refuses a request; empty when it does not."""
+        return "" if self._door is None else self._door.refusal(request)
 
     def add_update(self, update: RecordedUpdate) -> None:
         """A session gets its next input, or the word that there is none; a front end sends neither to one that has ended."""

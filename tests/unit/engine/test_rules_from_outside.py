@@ -60,5 +60,7 @@ def test_every_rule_of_the_engine_can_be_replaced_from_outside() -> None:
             lambda workload: model_play(workload, listening(named("vllm-0.32"), asked)),
             most_steps=100,
         )
+    guarded = model_play(schedule_workload("v1", 0, "0.32.0").workload, listening(named("vllm-0.32"), asked))
+    assert [guarded.engine.refusal(request) for request in guarded.pending[:1]] == [""]
     engine_rules = {rule.name for rule in rules() if rule.name.startswith(ROOMS)}
     assert engine_rules - asked == set()

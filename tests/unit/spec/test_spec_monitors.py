@@ -21,11 +21,13 @@ from epdsim.events import (
     PayloadsSent,
     Preempted,
     RenderedItem,
+    RequestAborted,
     RequestArrived,
     RequestChecked,
     RequestFailed,
     RequestFinished,
     RequestQueued,
+    RequestRefused,
     SpanInfo,
     StepFinished,
     StepPlanned,
@@ -258,6 +260,39 @@ class TestSteps:
         assert outcome("LIVE-DONE", *twice, RequestFinished(3, E, "a", 1)) is Outcome.VIOLATED
         end = RequestFinished(3, E, "a", 2)
         assert outcome("LIVE-DONE", *twice, end, end) is Outcome.VIOLATED
+
+    def test_an_answer_may_end_with_the_longest_sequence(self):
+        twice = started(max_model_len=7), queued(), admitted(), admitted(resumed=True)
+        assert outcome("LIVE-DONE", *twice, RequestFinished(3, E, "a", 1)) is Outcome.HOLDS
+        assert outcome("LIVE-DONE", *twice, RequestFinished(3, E, "a", 2)) is Outcome.VIOLATED
+
+    @pytest.mark.parametrize(
+        ("tokens", "max_tokens", "items", "settings", "expected"),
+        [
+            (22, 4, (), {}, Outcome.HOLDS),  # 25 tokens are computed, 24 have room
+            (22, 3, (), {}, Outcome.VIOLATED),
+            (0, 2, (), {}, Outcome.HOLDS),
+            (6, 4, (), {"max_model_len": 9}, Outcome.HOLDS),
+            (6, 3, (), {"max_model_len": 9}, Outcome.VIOLATED),
+            (6, 1, (ItemInfo("image", "x", 1, 5),), {}, Outcome.HOLDS),
+            (6, 1, (ItemInfo("image", "x", 1, 5, [1, 1, 0, 1, 1]),), {}, Outcome.VIOLATED),
+            (12, 1, (ItemInfo("image", "x", 1, 9, [1] + [0] * 8),), {"disable_chunked_mm_input": True}, Outcome.HOLDS),
+            (12, 1, (ItemInfo("image", "x", 1, 9, [1] + [0] * 8),), {}, Outcome.VIOLATED),
+            (6, 1, (), {"beyond": ["drafts"]}, Outcome.HOLDS),
+        ],
+    )
+    def test_who_is_refused_needs_more_than_there_is(self, tokens, max_tokens, items, settings, expected):
+        refused = RequestRefused(0, E, "a", tokens, max_tokens, items, "for a reason")
+        assert outcome("LIVE-ADMIT", started(**settings), refused) is expected
+
+    def test_who_has_the_engine_alone_ends(self):
+        stopped = EngineStopped(9, E, ["a"])
+        assert outcome("LIVE-ADMIT", started(), queued(), stopped) is Outcome.VIOLATED
+        assert outcome("LIVE-ADMIT", started(), queued(), queued("b"), stopped) is Outcome.INCONCLUSIVE
+        alone_again = queued("b"), queued(), RequestAborted(1, E, "a"), RequestAborted(1, E, "b"), queued()
+        assert outcome("LIVE-ADMIT", started(), *alone_again, stopped) is Outcome.VIOLATED
+        whole = queued(tokens=22, max_tokens=3, items=(), ids=[1] * 22)
+        assert outcome("LIVE-ADMIT", started(), whole, RequestFinished(9, E, "a", 3)) is Outcome.HOLDS
 
 
 class TestContent:

@@ -1,0 +1,125 @@
+"""LIVE-ADMIT: what is let in can be finished, and what is refused could not have been."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from epdsim.events import (
+    EngineStarted,
+    EngineStopped,
+    Event,
+    ItemInfo,
+    RequestAborted,
+    RequestFailed,
+    RequestFinished,
+    RequestQueued,
+    RequestRefused,
+)
+from epdsim.spec.engine_state import EngineState
+from epdsim.spec.property import Broken, Finding, Property, Reached
+
+
+class _Need(NamedTuple):
+    """What a request needs of something of which there is only so much."""
+
+    what: str
+    wanted: int
+    most: int
+
+
+def _needs(asked: RequestQueued | RequestRefused, started: EngineStarted) -> Iterator[_Need]:
+    num_tokens = asked.num_prompt_tokens + asked.max_tokens
+    if started.max_model_len:
+        yield _Need("tokens", num_tokens, started.max_model_len)
+    if started.num_gpu_blocks:
+        # The last output token is never computed.
+        yield _Need("blocks", -(-(num_tokens - 1) // started.block_size), started.num_gpu_blocks - 1)
+    if not asked.items:
+        return
+    room = min(started.encoder_cache_size, started.max_num_encoder_input_tokens)
+    yield _Need("embeddings of an item", max(item.num_embeds for item in asked.items), room)
+    if started.disable_chunked_mm_input:
+        most = started.max_num_batched_tokens
+        yield _Need("tokens of an item", _longest(asked.items), min(most, started.long_prefill_token_threshold or most))
+
+
+def _longest(items: Sequence[ItemInfo]) -> int:
+    return max(item.length for item in items)
+
+
+class LiveAdmit:
+    """LIVE-ADMIT: whoever had the engine for itself has ended by its end; whoever was refused needed more than there is.
+
+    Those that shared it may have kept each other from ending, which is LIVE-PROG's matter.
+    """
+
+    def __init__(self) -> None:
+        self._alive: dict[str, RequestQueued] = {}
+        self._shared = set[str]()
+
+    def __call__(self, event: Event, engine: EngineState) -> Iterator[Finding]:
+        """Follow who is there, and weigh what those who come need."""
+        match event:
+            case RequestQueued():
+                self._alive[event.request_id] = event
+                if len(self._alive) > 1:
+                    self._shared.update(self._alive)
+                else:
+                    self._shared.discard(event.request_id)
+            case RequestRefused():
+                yield from _judged(event, engine)
+            case RequestAborted():
+                self._alive.pop(event.request_id, None)
+            case RequestFinished() | RequestFailed():
+                yield from _ended(self._alive.pop(event.request_id, None), engine)
+            case EngineStopped():
+                for name in event.unfinished:
+                    if name not in self._shared:
+                        told = f"{name} was let in and had the engine for itself, and has not ended by step {event.time_ms:g}"
+                        yield Broken(told, (name,))
+            case _:
+                pass
+
+
+def _ended(asked: RequestQueued | None, engine: EngineState) -> Iterator[Finding]:
+    if asked is None or engine.started is None:
+        return
+    for need in _needs(asked, engine.started):
+        if need.wanted == need.most:
+            yield Reached(f"{asked.request_id} needs all {need.most} {need.what}")
+
+
+def _judged(event: RequestRefused, engine: EngineState) -> Iterator[Finding]:
+    yield Reached(f"{event.request_id} is refused")
+    if engine.started is None or engine.beyond or event.num_prompt_tokens < 1 or event.max_tokens < 1:
+        return
+    needs = list(_needs(event, engine.started))
+    if all(need.wanted <= need.most for need in needs):
+        told = ", ".join(f"{need.wanted} of {need.most} {need.what}" for need in needs)
+        yield Broken(f"{event.request_id} is refused, and needs {told}: {event.reason}", (event.request_id,))
+
+
+LIVE_ADMIT = Property(
+    "LIVE-ADMIT",
+    "A request is accepted only if some schedule can finish it; otherwise it is refused early.",
+    "It waits for ever, or makes the scheduler spin.",
+    "engine",
+    kind="eventually",
+    sometimes="a request is refused, or one that needs all that there is of something ends",
+    evidence=("vLLM issues 25890, 42489",),
+    twin="`only then`: what could have been finished is not refused",
+    monitor=LiveAdmit,
+    reads=(
+        RequestQueued,
+        RequestRefused,
+        RequestAborted,
+        RequestFinished,
+        RequestFailed,
+        EngineStopped,
+    ),
+    exempt={
+        "simulated": "a fleet ends requests at its front end, not at an engine; SIM-PROG judges who is stuck there"
+    },
+    copes=frozenset({"stops", "drafts"}),
+)
