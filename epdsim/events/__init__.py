@@ -32,6 +32,7 @@ from epdsim.events.engine import (
     RequestRefused,
     StepYielded,
 )
+from epdsim.events.faults import EcEvicted, InstanceBack, InstanceLost, LegRecovered, LegRetried
 from epdsim.events.identity import BlocksKeyed, HashedItem, MediaHashed, SessionItem, SessionSeen
 from epdsim.events.ndjson import NdjsonWriter, read_events, read_header
 from epdsim.events.perfetto import PerfettoWriter
@@ -51,19 +52,14 @@ from epdsim.events.protocol import (
 from epdsim.events.schema import (
     Admitted,
     AnyEvent,
-    EcEvicted,
     EcLoaded,
     EncodeFinished,
     EncodeRunFinished,
     EncodeSpared,
     FirstToken,
     FleetStarted,
-    InstanceBack,
     InstanceChosen,
-    InstanceLost,
     KvTransferred,
-    LegRecovered,
-    LegRetried,
     LegSent,
     LinkUsed,
     Preempted,

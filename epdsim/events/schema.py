@@ -2,8 +2,8 @@
 
 An event is a small typed record. A simulated fleet, a replay, a recorded system, a real scheduler all speak in these, so that one
 monitor, one metric or one timeline reads all of them. Written as NDJSON, one event a line, each with its `kind`. Here are the
-events of a fleet; what one engine tells of its steps is in `epdsim.events.engine`, what the protocol's functions did in
-`epdsim.events.protocol`.
+events of a fleet; what goes wrong in it is in `epdsim.events.faults`, what one engine tells of its steps in `epdsim.events.engine`,
+what the protocol's functions did in `epdsim.events.protocol`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from epdsim.events.engine import (
     RequestRefused,
     StepYielded,
 )
+from epdsim.events.faults import EcEvicted, InstanceBack, InstanceLost, LegRecovered, LegRetried
 from epdsim.events.identity import BlocksKeyed, MediaHashed, SessionSeen
 from epdsim.events.positions import PositionsComputed
 from epdsim.events.protocol import FeaturesStripped, ItemsMerged, MetadataWeighed, RequestChecked, TablesRendered
@@ -282,48 +283,6 @@ class LinkUsed(Event, frozen=True):
     ends_ms: float
     bytes_per_s: float
     is_alone: bool
-
-
-class InstanceLost(Event, frozen=True):
-    """An instance ends, with all that it holds."""
-
-
-class InstanceBack(Event, frozen=True):
-    """An instance that was lost begins anew, with nothing in its caches."""
-
-
-class EcEvicted(Event, frozen=True):
-    """The EC store loses embeddings that nobody has a lease on."""
-
-    mm_hashes: Sequence[str]
-
-
-class LegRetried(Event, frozen=True):
-    """The orchestrator learns that a leg was lost with its instance, or that embeddings cannot be had, and sends it again.
-
-    Attributes:
-        leg: `"encode"` or `"generate"`: everything from the prompt on, and before it what of its embeddings is lost.
-        lost: The instance; of embeddings that cannot be had, the engine that needed them.
-        attempt: Which one begins now; 1 is the first after the loss.
-        delivered_tokens: Output tokens that the client has; they become part of the prompt.
-    """
-
-    request_id: str
-    leg: str
-    lost: str
-    attempt: int
-    delivered_tokens: int = 0
-
-
-class LegRecovered(Event, frozen=True):
-    """What was lost with an instance goes on: the next output token, or the embedding.
-
-    Attributes:
-        lost_ms: When the instance was lost.
-    """
-
-    request_id: str
-    lost_ms: float
 
 
 class FirstToken(Event, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import ClassVar
 
 from epdsim.events import (
@@ -107,12 +108,26 @@ class LiveWait:
             )
 
 
+@dataclass(slots=True)
+class _Work:
+    """What requests give to do."""
+
+    tokens: float = 0
+    media_bytes: float = 0
+
+    def add(self, other: _Work) -> None:
+        """Count another one's too."""
+        self.tokens += other.tokens
+        self.media_bytes += other.media_bytes
+
+
 class LiveHeal:
     """LIVE-HEAL: once nothing goes wrong any more, those in the system end as if they were served one after the other.
 
-    That is the bound: for each that is in the system then or comes meanwhile the longest stay of a request that met no fault, and
-    for each of its tokens, of prompt and output, the longest stay for a token; and once the time that the fleet takes to notice a
-    loss and to give up waiting for an instance.
+    That is the bound: for each that is in the system then or comes meanwhile the longest stay of a request that met no fault, for
+    each of its tokens, of prompt and output, the longest stay for a token, and for each byte of its media the longest for a byte;
+    and once the time that the fleet takes to notice a loss and to give up waiting for an instance. Where some have media and nobody
+    with media has met no fault, there is no bound.
     """
 
     reads: ClassVar[tuple[type[Event], ...]] = (
@@ -130,11 +145,12 @@ class LiveHeal:
         self._patience_ms = 0.0
         self._quiet_ms = 0.0
         self._num_faults = 0
-        self._longest_ms = self._longest_token_ms = 0.0
+        self._longest_ms = 0.0
+        self._longest_each_ms = _Work(0.0, 0.0)
         self._arrived: dict[str, tuple[float, int]] = {}
-        self._num_tokens: dict[str, int] = {}
+        self._work: dict[str, _Work] = {}
         self._hurt = set[str]()
-        self._num_served = self._num_served_tokens = 0
+        self._num_served, self._served = 0, _Work()
 
     def __call__(self, event: Event, _engine: EngineState) -> Iterator[Finding]:
         """Count who has to be served since the last fault, and how long anybody stays otherwise."""
@@ -144,45 +160,61 @@ class LiveHeal:
             case RequestArrived():
                 self._arrived[event.request_id] = event.time_ms, self._num_faults
                 self._num_served += 1
-                self._add_tokens(event.request_id, event.output_tokens)
+                self._add(event.request_id, _Work(event.output_tokens))
             case Rendered():
-                self._add_tokens(event.request_id, event.num_prompt_tokens)
+                self._add(event.request_id, _Work(event.num_prompt_tokens, event.payload_bytes))
             case InstanceLost() | InstanceBack() | EcEvicted():
                 self._num_faults += 1
                 self._quiet_ms = max(self._quiet_ms, event.time_ms)
                 self._hurt = set(self._arrived)
-                self._num_served, self._num_served_tokens = len(self._hurt), sum(self._num_tokens.values())
+                self._num_served, self._served = len(self._hurt), _Work()
+                for work in self._work.values():
+                    self._served.add(work)
             case RequestFinished() | RequestFailed() if event.request_id in self._arrived:
                 yield from self._ends(event)
             case _:
                 pass
 
-    def _add_tokens(self, request_id: str, count: int) -> None:
-        self._num_tokens[request_id] = self._num_tokens.get(request_id, 0) + count
-        self._num_served_tokens += count
+    def _add(self, request_id: str, work: _Work) -> None:
+        self._work.setdefault(request_id, _Work()).add(work)
+        self._served.add(work)
+
+    def _learn(self, stay_ms: float, work: _Work) -> None:
+        """How long a request that met no fault stayed."""
+        each = self._longest_each_ms
+        self._longest_ms = max(self._longest_ms, stay_ms)
+        each.tokens = max(each.tokens, stay_ms / max(1, work.tokens))
+        if work.media_bytes:
+            each.media_bytes = max(each.media_bytes, stay_ms / work.media_bytes)
+
+    def _bound_ms(self) -> float | None:
+        """When the last of them must have ended; None where nobody knows."""
+        each = self._longest_each_ms
+        if not self._longest_ms or (self._served.media_bytes and not each.media_bytes):
+            return None
+        stay_ms = self._num_served * self._longest_ms
+        stay_ms += self._served.tokens * each.tokens + self._served.media_bytes * each.media_bytes
+        return self._quiet_ms + self._patience_ms + stay_ms
 
     def _ends(self, event: RequestFinished | RequestFailed) -> Iterator[Finding]:
         request_id, now_ms = event.request_id, event.time_ms
         arrived_ms, num_faults = self._arrived.pop(request_id)
-        num_tokens = self._num_tokens.pop(request_id, 0)
+        work = self._work.pop(request_id, _Work())
         is_well = isinstance(event, RequestFinished)
         if is_well and num_faults == self._num_faults and (not num_faults or arrived_ms > self._quiet_ms):
-            self._longest_ms = max(self._longest_ms, now_ms - arrived_ms)
-            self._longest_token_ms = max(self._longest_token_ms, (now_ms - arrived_ms) / max(1, num_tokens))
+            self._learn(now_ms - arrived_ms, work)
         if request_id not in self._hurt:
             return
         self._hurt.discard(request_id)
-        stuck = isinstance(event, RequestFailed) and event.stuck
-        bound_ms = self._quiet_ms + self._patience_ms + self._num_served * self._longest_ms
-        bound_ms += self._num_served_tokens * self._longest_token_ms
-        if self._longest_ms or stuck:
+        stuck, bound_ms = isinstance(event, RequestFailed) and event.stuck, self._bound_ms()
+        if stuck or bound_ms is not None:
             yield Reached(f"{request_id} was there when the last fault was over, and ends")
-            if stuck or now_ms > bound_ms + _TICK_MS:
-                yield Broken(
-                    f"the last fault was over at {self._quiet_ms} ms, and {request_id} ends at {now_ms} ms"
-                    f"{' without hope' if stuck else f', later than {bound_ms} ms'}",
-                    (request_id,),
-                )
+        if stuck or (bound_ms is not None and now_ms > bound_ms + _TICK_MS):
+            yield Broken(
+                f"the last fault was over at {self._quiet_ms} ms, and {request_id} ends at {now_ms} ms"
+                f"{' without hope' if stuck else f', later than {bound_ms} ms'}",
+                (request_id,),
+            )
 
 
 LIVE_WAIT = Property(

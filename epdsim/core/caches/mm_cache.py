@@ -205,8 +205,8 @@ class LruBytes(Generic[V]):
         self.used_bytes = 0
 
 
-class SenderCache:
-    """The front end's side (P0).
+class Side(Generic[V]):
+    """What both sides have.
 
     Args:
         capacity_bytes: The budget; the same on both sides.
@@ -214,17 +214,32 @@ class SenderCache:
         size_of: Bytes of an item; the same on both sides.
 
     Attributes:
-        cache: Sizes by key.
+        cache: By key.
+    """
+
+    __slots__ = ("_dialect", "_size_of", "cache")
+
+    def __init__(self, capacity_bytes: int, dialect: Dialect = IDEAL, size_of: SizeOf = item_bytes) -> None:
+        self.cache: LruBytes[V] = LruBytes(capacity_bytes)
+        self._dialect, self._size_of = dialect, size_of
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.cache.clear()
+
+
+class SenderCache(Side[None]):
+    """The front end's side (P0), which has sizes alone.
+
+    Attributes:
         hits: Items that were sent by hash only.
     """
 
-    __slots__ = ("_dialect", "_size_of", "cache", "hits")
+    __slots__ = ("hits",)
 
     def __init__(self, capacity_bytes: int, dialect: Dialect = IDEAL, size_of: SizeOf = item_bytes) -> None:
-        self.cache: LruBytes[None] = LruBytes(capacity_bytes)
+        super().__init__(capacity_bytes, dialect, size_of)
         self.hits = 0
-        self._dialect = dialect
-        self._size_of = size_of
 
     def take(self, features: Sequence[MediaFeature]) -> list[MediaFeature]:
         """A request's items as they are sent: without payload where the engine should hold them.
@@ -274,28 +289,14 @@ class SenderCache:
 
     def reset(self) -> None:
         """Forget everything."""
-        self.cache.clear()
+        super().reset()
         self.hits = 0
 
 
-class ReceiverCache:
-    """The engine's side (P1).
+class ReceiverCache(Side[MediaItem]):
+    """The engine's side (P1), which has the items."""
 
-    Args:
-        capacity_bytes: The budget; the same on both sides.
-        dialect: Rules `mm_cache.*`.
-        size_of: Bytes of an item; the same on both sides.
-
-    Attributes:
-        cache: Items by key.
-    """
-
-    __slots__ = ("_dialect", "_size_of", "cache")
-
-    def __init__(self, capacity_bytes: int, dialect: Dialect = IDEAL, size_of: SizeOf = item_bytes) -> None:
-        self.cache: LruBytes[MediaItem] = LruBytes(capacity_bytes)
-        self._dialect = dialect
-        self._size_of = size_of
+    __slots__ = ()
 
     def take(self, features: Sequence[MediaFeature]) -> list[MediaFeature]:
         """A request's items with their payloads.
@@ -330,7 +331,3 @@ class ReceiverCache:
             self.cache.drop(key)
             self.cache.put(key, sent, self._size_of(sent))
         return item
-
-    def reset(self) -> None:
-        """Forget everything."""
-        self.cache.clear()

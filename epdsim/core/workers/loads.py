@@ -1,11 +1,23 @@
-"""KV cache that a worker takes over from outside: what came, what did not, and who may not know it yet."""
+"""What a worker takes over from outside: embeddings, and KV cache: what came, what did not, and who may not know it yet."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from epdsim.core.plan import KvLoad
-from epdsim.core.workers.content import NOTHING
+from epdsim.core.plan import KvLoad, StepPlan
+from epdsim.core.workers.content import NOTHING, TrueRequest
+from epdsim.core.workers.records import Embedding
+
+
+def embedding_asked(plan: StepPlan, identifier: str, true: Mapping[str, TrueRequest]) -> Embedding:
+    """The embedding that the first request of a step with an item of that identifier needs."""
+    wanted = (
+        Embedding(content, feature.position.num_embeds)
+        for name in plan.num_scheduled_tokens
+        for content, feature in zip(true[name].contents, true[name].request.mm_features, strict=True)
+        if feature.identifier == identifier
+    )
+    return next(wanted, Embedding(NOTHING, 0))
 
 
 class ExternalKv:

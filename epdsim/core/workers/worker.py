@@ -28,7 +28,7 @@ from epdsim.core.scheduler.config import SchedulerConfig
 from epdsim.core.slots import merge_slot
 from epdsim.core.strip import payload_kind
 from epdsim.core.workers.content import NOTHING, TrueRequest, digest, held_layout, is_payload, item_content, spliced
-from epdsim.core.workers.loads import ExternalKv
+from epdsim.core.workers.loads import ExternalKv, embedding_asked
 from epdsim.core.workers.records import (
     STYLES,
     Embedding,
@@ -269,17 +269,7 @@ class Worker:
     def _load(self, plan: StepPlan) -> None:
         for identifier in plan.ec_loads:
             stored = self._ec_store.get(identifier)
-            self.embeddings[identifier] = self._as_asked(plan, identifier) if stored is None else stored
-
-    def _as_asked(self, plan: StepPlan, identifier: str) -> Embedding:
-        """The embedding that the first request of the step with an item of that identifier needs."""
-        wanted = (
-            Embedding(content, feature.position.num_embeds)
-            for name in plan.num_scheduled_tokens
-            for content, feature in zip(self._true[name].contents, self._true[name].request.mm_features, strict=True)
-            if feature.identifier == identifier
-        )
-        return next(wanted, Embedding(NOTHING, 0))
+            self.embeddings[identifier] = embedding_asked(plan, identifier, self._true) if stored is None else stored
 
     def _encode(self, notes: StepNotes, name: str, inputs: Sequence[int]) -> None:
         held = self.requests.get(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from epdsim.events import (
     FleetStarted,
@@ -11,6 +12,7 @@ from epdsim.events import (
     KvTransferred,
     LegRetried,
     LegSent,
+    Rendered,
     RequestArrived,
     RequestFailed,
     RequestFinished,
@@ -89,3 +91,16 @@ def test_a_link_that_is_slow_meanwhile_puts_the_bound_off():
     events = [*USUAL, arrived("a", 9), LOST, ended(at=140)]
     assert outcome("LIVE-HEAL", slow, *events) is Outcome.HOLDS
     assert outcome("LIVE-HEAL", FLEET, *events) is Outcome.VIOLATED
+
+
+def test_a_body_full_of_media_takes_as_long_as_media_do():
+    """Where only text met no fault, nobody knows how long; who brings twice the bytes may take twice as long."""
+    with_media = [
+        Rendered(9, "render-0", name, 12, 8, ["x"], 0, size, 1.0) for name, size in (("m", 1000), ("a", 2000))
+    ]
+    late = [arrived("a", 9), with_media[1], LOST, ended(at=800)]
+    assert outcome("LIVE-HEAL", FLEET, *USUAL, *late) is Outcome.INCONCLUSIVE
+    for stay_ms, expected in ((400, Outcome.HOLDS), (40, Outcome.VIOLATED)):
+        before = [arrived("m", 0), with_media[0], ended("m", stay_ms)]
+        later = [replace(one, time_ms=one.time_ms + stay_ms) for one in late]
+        assert outcome("LIVE-HEAL", FLEET, *before, *later) is expected
