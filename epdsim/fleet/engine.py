@@ -121,12 +121,9 @@ class EngineInstance(Stepper):
             self._aborting.append((job, self._world.env.event()))
             self.nudge()
 
-    def gone(self, request_id: str) -> simpy.Event:
-        """Fires when a request of that id that is being taken out is gone; at once where there is none."""
-        for job, gone in self._aborting:
-            if job.request_id == request_id:
-                return gone
-        return self._world.after(0.0)
+    def gone(self, request_id: str) -> simpy.Event | None:
+        """Fires when a request of that id that is being taken out is gone; None where there is none."""
+        return next((gone for job, gone in self._aborting if job.request_id == request_id), None)
 
     def _refuse(self, job: Job) -> None:
         """A call to an engine that is lost: it fails when the loss is known."""

@@ -43,6 +43,11 @@ _LONGEST_STRIDE = 64
 class Stepper:
     """Plans and takes steps.
 
+    The order in a step: what was decided is told, and who was preempted and cannot be computed again leaves with that
+    (`_preempted`), before the output is taken that has nothing for it any more; what came from outside is handed in with the output
+    (`_report`), of those to be taken out too, whose blocks are free with it; tokens are told; who is taken out goes last
+    (`_take_aborts`), for it may have ended by itself.
+
     Args:
         world: Clock, configuration, sinks.
         name: For events.

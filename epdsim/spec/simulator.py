@@ -199,7 +199,7 @@ PROPERTIES = (
         stands_as=(
             "tests/property/test_simulator_laws.py::test_nothing_gets_faster_by_slowing_a_stage_for_one_request_alone",
             "tests/property/test_cost_monotone.py::test_table_steps_never_fall_however_noisy_the_table",
-            "tests/property/test_simulator_laws.py::test_a_cost_that_falls",
+            "tests/property/test_simulator_planted_bugs.py::test_a_cost_that_falls",
         ),
     ),
     Property(
@@ -211,7 +211,7 @@ PROPERTIES = (
             "tests/property/test_simulator_laws.py::test_the_same_file_gives_the_same_bytes",
             "tests/property/test_simulator_laws.py::test_the_hash_seed_of_the_process_changes_nothing",
             "tests/cli/test_cli_compare.py::test_processes_change_nothing",
-            "tests/property/test_simulator_laws.py::test_a_router_that_throws_dice",
+            "tests/property/test_simulator_planted_bugs.py::test_a_router_that_throws_dice",
         ),
     ),
     Property(
@@ -221,8 +221,8 @@ PROPERTIES = (
         "fleet",
         stands_as=(
             "tests/property/test_simulator_laws.py::test_nobody_knows_how_long_an_answer_will_be",
-            "tests/property/test_simulator_laws.py::test_routers_read_nothing_of_an_instance_but_what_was_sent_to_it",
-            "tests/property/test_simulator_laws.py::test_a_router_that_reads_the_end_of_the_answer",
+            "tests/property/test_simulator_planted_bugs.py::test_routers_read_nothing_of_an_instance_but_what_was_sent_to_it",
+            "tests/property/test_simulator_planted_bugs.py::test_a_router_that_reads_the_end_of_the_answer",
         ),
     ),
 )

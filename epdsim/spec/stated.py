@@ -28,7 +28,7 @@ BROADCAST = (
             "tests/property/test_scheduler_steady_laws.py::test_steps_taken_at_once_equal_steps_taken_one_by_one",
             "tests/property/test_cost_strides.py::test_steps_timed_together_equal_steps_timed_alone",
             "tests/property/test_simulator_laws.py::test_no_law_is_broken_and_steps_at_once_are_steps_one_by_one",
-            "tests/property/test_simulator_laws.py::test_steps_at_once_that_take_longer",
+            "tests/property/test_simulator_planted_bugs.py::test_steps_at_once_that_take_longer",
         ),
     ),
     Property(

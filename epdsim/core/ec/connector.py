@@ -7,11 +7,13 @@ itself offers nothing; kinds are `SharedStore` here, `PullConnector` (`core.ec.p
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Collection, Container, Mapping, Sequence
 
 from epdsim.core.items import MediaFeature
 from epdsim.core.records import record
 from epdsim.core.request import Request
+from epdsim.core.rules import Dialect
 from epdsim.core.strip import payload_kind
 
 NOTHING_FAILED: Mapping[str, str] = {}
@@ -95,6 +97,40 @@ class EcConnector:
     def fingerprint(self) -> object:
         """All of its own that decides what it does next."""
         return None
+
+
+class TimedConnector(EcConnector):
+    """A connector that waits, by a clock that is its owner's; what has come is taken in when the scheduler first asks in a step.
+
+    Args:
+        role: `"producer"`, `"consumer"` or `"both"`.
+        dialect: Rules of the kind.
+
+    Attributes:
+        now_ms: The time, which the owner sets before it calls or hands in anything.
+    """
+
+    __slots__ = ("_dialect", "_fresh", "_given_up", "_is_consumer", "_is_producer", "now_ms", "role")
+
+    def __init__(self, role: str, dialect: Dialect) -> None:
+        self.role, self._dialect = role, dialect
+        self._is_producer, self._is_consumer = role in {"producer", "both"}, role in {"consumer", "both"}
+        self.now_ms = 0.0
+        self._fresh = True
+        self._given_up: set[tuple[str, str]] = set()
+
+    @abstractmethod
+    def _take_in(self) -> None:
+        """Take in what has come, and what is overdue."""
+
+    def _look(self) -> None:
+        """The same, once a step."""
+        if self._fresh:
+            self._fresh = False
+            self._take_in()
+
+    def _copy_to(self, other: TimedConnector) -> None:
+        other.now_ms, other._fresh, other._given_up = self.now_ms, self._fresh, set(self._given_up)
 
 
 class SharedStore(EcConnector):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from epdsim.core.ec.connector import NOTHING_FAILED, EcConnector, EcStep, has_input
+from epdsim.core.ec.connector import NOTHING_FAILED, EcStep, TimedConnector, has_input
 from epdsim.core.ec.host import HostCache
 from epdsim.core.ec.read import PullTimes, Reads
 from epdsim.core.ec.serve import ANNOUNCED, Grant, Leases
@@ -98,7 +98,7 @@ TOGETHER: Rule[Callable[[int, int], int]] = Rule(
 )
 
 
-class PullConnector(EcConnector):
+class PullConnector(TimedConnector):
     """One engine's side.
 
     Args:
@@ -106,21 +106,13 @@ class PullConnector(EcConnector):
         capacity: Embeddings that fit into its host copies.
         times: Bounds of every wait.
         dialect: Rules `ec_pull.*`.
-
-    Attributes:
-        now_ms: The time, which the owner sets before it calls or hands in anything.
     """
 
     __slots__ = (
         "_announces",
         "_counted",
-        "_dialect",
         "_ended",
         "_failed",
-        "_fresh",
-        "_given_up",
-        "_is_consumer",
-        "_is_producer",
         "_keeps",
         "_loads",
         "_restarts",
@@ -130,24 +122,19 @@ class PullConnector(EcConnector):
         "_since_ms",
         "copies",
         "leases",
-        "now_ms",
         "reads",
-        "role",
         "times",
     )
 
     def __init__(self, role: str, capacity: int, times: PullTimes | None = None, dialect: Dialect = IDEAL) -> None:
-        self.role, self.times, self._dialect = role, times or PullTimes(), dialect
-        self._is_producer, self._is_consumer = role in {"producer", "both"}, role in {"consumer", "both"}
+        super().__init__(role, dialect)
+        self.times = times or PullTimes()
         self._announces, self._restarts, self._serves = dialect[ANNOUNCED], dialect[WAIT], dialect[NUMBER]
         self._keeps, self._room = dialect[COUNTED], dialect[TOGETHER]
-        self.now_ms = 0.0
         self.copies = HostCache(capacity)
         self.reads = Reads(self.copies, self.times, dialect)
         self.leases = Leases(self.copies, self.times.lease_ms)
-        self._fresh = True
         self._since_ms: dict[tuple[str, str], float] = {}
-        self._given_up: set[tuple[str, str]] = set()
         self._failed: dict[str, str] = {}
         self._loads: dict[str, None] = {}
         self._saves: dict[str, None] = {}
@@ -170,9 +157,7 @@ class PullConnector(EcConnector):
         """Whether every item that is still needed is here, or is to be encoded here; begins to read what is not."""
         if not self._is_consumer:
             return True
-        if self._fresh:
-            self._fresh = False
-            self.reads.look(self.now_ms)
+        self._look()
         if not self._offers(request):
             return True
         is_waiting = False
@@ -289,10 +274,10 @@ class PullConnector(EcConnector):
     def clone(self) -> PullConnector:
         """An independent copy."""
         other = PullConnector(self.role, self.copies.capacity, self.times, self._dialect)
-        other.now_ms, other._fresh = self.now_ms, self._fresh
+        self._copy_to(other)
         other.copies = self.copies.clone()
         other.reads, other.leases = self.reads.clone(other.copies), self.leases.clone(other.copies)
-        other._since_ms, other._given_up = dict(self._since_ms), set(self._given_up)
+        other._since_ms = dict(self._since_ms)
         other._failed, other._loads, other._saves = dict(self._failed), dict(self._loads), dict(self._saves)
         other._counted, other._ended = set(self._counted), list(self._ended)
         return other
@@ -310,6 +295,9 @@ class PullConnector(EcConnector):
             self._fresh,
         )
         return parts, waits, rest, [request.request_id for request in self._ended]
+
+    def _take_in(self) -> None:
+        self.reads.look(self.now_ms)
 
     def _has_copy(self, feature: MediaFeature) -> bool:
         entry = self.copies.get(feature.identifier)

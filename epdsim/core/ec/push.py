@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from epdsim.core.ec.connector import NOTHING_FAILED, EcConnector, EcStep, has_input
+from epdsim.core.ec.connector import NOTHING_FAILED, EcStep, TimedConnector, has_input
 from epdsim.core.ec.transfers import HERE, Transfers, TransferState
 from epdsim.core.items import MediaFeature
 from epdsim.core.request import Request
@@ -80,7 +80,7 @@ ROOM: Rule[Callable[[], bool]] = Rule(
 )
 
 
-class PushConnector(EcConnector):
+class PushConnector(TimedConnector):
     """One engine's side.
 
     Args:
@@ -88,43 +88,30 @@ class PushConnector(EcConnector):
         capacity: Embeddings that the buffers may keep after the encoder cache dropped them.
         times: Bounds of every wait.
         dialect: Rules `ec_push.*`.
-
-    Attributes:
-        now_ms: The time, which the owner sets before it calls or hands in anything.
     """
 
     __slots__ = (
         "_arrived",
         "_cancelled",
-        "_dialect",
-        "_fresh",
-        "_given_up",
-        "_is_consumer",
         "_is_here",
         "_is_local",
-        "_is_producer",
         "_loads_with_room",
         "_local",
         "_prepared",
         "_pushes",
         "capacity",
-        "now_ms",
-        "role",
         "times",
         "transfers",
     )
 
     def __init__(self, role: str, capacity: int, times: PushTimes | None = None, dialect: Dialect = IDEAL) -> None:
-        self.role, self.capacity, self.times, self._dialect = role, capacity, times or PushTimes(), dialect
-        self._is_producer, self._is_consumer = role in {"producer", "both"}, role in {"consumer", "both"}
+        super().__init__(role, dialect)
+        self.capacity, self.times = capacity, times or PushTimes()
         self._is_local, self._loads_with_room = dialect[LOCAL], dialect[ROOM]()
-        self.now_ms = 0.0
         self.transfers = Transfers(self.times.keep_ms, capacity)
-        self._fresh = True
         self._is_here: set[str] = set()
         self._arrived: list[tuple[str, str, int]] = []
         self._cancelled: list[str] = []
-        self._given_up: set[tuple[str, str]] = set()
         self._local: set[tuple[str, str]] = set()
         self._prepared: set[str] = set()
         self._pushes: dict[str, Push] = {}
@@ -225,9 +212,9 @@ class PushConnector(EcConnector):
     def clone(self) -> PushConnector:
         """An independent copy."""
         other = PushConnector(self.role, self.capacity, self.times, self._dialect)
-        other.now_ms, other._fresh, other.transfers = self.now_ms, self._fresh, self.transfers.clone()
-        other._is_here, other._given_up, other._prepared = set(self._is_here), set(self._given_up), set(self._prepared)
-        other._local = set(self._local)
+        self._copy_to(other)
+        other.transfers = self.transfers.clone()
+        other._is_here, other._local, other._prepared = set(self._is_here), set(self._local), set(self._prepared)
         other._arrived, other._cancelled, other._pushes = list(self._arrived), list(self._cancelled), dict(self._pushes)
         return other
 
@@ -236,11 +223,7 @@ class PushConnector(EcConnector):
         sets = [sorted(one) for one in (self._is_here, self._given_up, self._local, self._prepared)]
         return self.transfers.fingerprint(self.now_ms), sets, self._arrived, self._cancelled, list(self._pushes)
 
-    def _look(self) -> None:
-        """Once a step, take in what has come and what is overdue."""
-        if not self._fresh:
-            return
-        self._fresh = False
+    def _take_in(self) -> None:
         for name in self.transfers.expire(self.now_ms):
             self._cancel(name)
         for name, identifier, num_embeds in self._arrived:

@@ -6,9 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from epdsim.core.ec.connector import EcConnector
-from epdsim.core.ec.pull import PullConnector
-from epdsim.core.ec.push import PushConnector
+from epdsim.core.ec.connector import EcConnector, TimedConnector
 from epdsim.core.plan import StepPlan
 from epdsim.fleet.lines import Line
 from epdsim.fleet.world import World
@@ -71,7 +69,7 @@ class Consumer(ABC):
         self._world.after(duration_ms).callbacks.append(act)
 
 
-C = TypeVar("C", PullConnector, PushConnector)
+C = TypeVar("C", bound=TimedConnector)
 
 
 class TimedConsumer(Consumer, Generic[C]):

@@ -8,9 +8,9 @@ from typing import Protocol
 
 from epdsim.fleet.ec.consumer import Consumer, Engine
 from epdsim.fleet.ec.producer import Producer
-from epdsim.fleet.ec.pull import PullKind
-from epdsim.fleet.ec.push import PushKind
-from epdsim.fleet.ec.store import StoreKind
+from epdsim.fleet.ec.pull import PullSides
+from epdsim.fleet.ec.push import PushSides
+from epdsim.fleet.ec.store import StoreSides
 from epdsim.fleet.faults import Evictable
 from epdsim.fleet.lines import Line
 from epdsim.fleet.orchestrators.encoding import Encoding
@@ -50,8 +50,8 @@ class EcKind:
 
 
 EC_KINDS: Mapping[str, EcKind] = {
-    "store": EcKind(StoreKind, StoreEncoding),
-    "pull": EcKind(PullKind, TransferEncoding),
-    "push": EcKind(PushKind, TransferEncoding),
+    "store": EcKind(StoreSides, StoreEncoding),
+    "pull": EcKind(PullSides, TransferEncoding),
+    "push": EcKind(PushSides, TransferEncoding),
 }
 """By their names in scenario files."""

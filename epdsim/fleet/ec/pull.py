@@ -123,7 +123,7 @@ class PullConsumer(TimedConsumer[PullConnector]):
         self._engine.nudge()
 
 
-class PullKind:
+class PullSides:
     """The two sides of reads.
 
     Args:

@@ -79,7 +79,7 @@ class PushProducer(Keeper):
         return EcOffer(num_embeds=item.num_embeds, transfer_id=item.transfer_id)
 
 
-class PushKind:
+class PushSides:
     """The two sides of pushes.
 
     Args:

@@ -69,7 +69,7 @@ class StoreConsumer(Consumer):
         return self._line.send(sizes)
 
 
-class StoreKind:
+class StoreSides:
     """The two sides of a store.
 
     Args:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import simpy
 
+from epdsim.core.errors import EpdsimError
 from epdsim.core.request import WITHIN_STEP, KvTransfer, Request
 from epdsim.core.slots import features_of
 from epdsim.events import LegSent
@@ -20,6 +22,7 @@ from epdsim.fleet.composer import (
 )
 from epdsim.fleet.engine import EngineInstance
 from epdsim.fleet.faults import Health
+from epdsim.fleet.jobs import Job
 from epdsim.fleet.lines import Lines
 from epdsim.fleet.orchestrators.task import NO_HANDLES, Task
 from epdsim.fleet.routing import router
@@ -27,6 +30,28 @@ from epdsim.fleet.world import NAME, World
 
 Steps = Generator[simpy.Event, Any, None]
 Choice = Generator[simpy.Event, Any, EngineInstance]
+Submission = Generator[simpy.Event, Any, Job]
+
+
+@contextmanager
+def outstanding(engine: EngineInstance) -> Iterator[None]:
+    """A call to an engine, in the orchestrator's books from its sending to its answer."""
+    engine.outstanding += 1
+    try:
+        yield
+    finally:
+        engine.outstanding -= 1
+
+
+@contextmanager
+def taken_out(engine: EngineInstance, job: Job) -> Iterator[None]:
+    """While a call is waited for, and perhaps something else: when that fails, nobody wants the call any more."""
+    job.done.defused = True  # it may fail while something else is waited for
+    try:
+        yield
+    except EpdsimError:
+        engine.abort(job)
+        raise
 
 
 class Calls:
@@ -131,15 +156,44 @@ class Calls:
         world.emit(LegSent(world.env.now, NAME, task.request_id, "decode", engine.name, nbytes))
         return request, self.way_ms(nbytes, engine.name)
 
-    def answer(self, engine: EngineInstance, request: Request, task: Task, way_ms: float, *, is_visible: bool) -> Steps:
-        """Have an engine do what a call asks for; in the orchestrator's books from sending on."""
-        engine.outstanding += 1
-        try:
-            yield self._world.after(way_ms)
-            job = engine.submit(request, task.rendered, is_visible=is_visible, setback=task.setback)
-            yield job.done
-        finally:
-            engine.outstanding -= 1
+    def answer(
+        self,
+        engine: EngineInstance,
+        request: Request,
+        task: Task,
+        way_ms: float,
+        *,
+        is_visible: bool,
+        beside: Sequence[simpy.Event] = (),
+    ) -> Submission:
+        """Have an engine do what a call asks for, and take it out there when what is waited for beside it fails.
+
+        Returns:
+            The call as the engine kept it.
+        """
+        with outstanding(engine):
+            job = yield from self.submit(engine, request, task, way_ms, is_visible=is_visible, beside=beside)
+            with taken_out(engine, job):
+                yield simpy.AnyOf(self._world.env, [job.done, *beside]) if beside else job.done
+        return job
+
+    def submit(
+        self,
+        engine: EngineInstance,
+        request: Request,
+        task: Task,
+        way_ms: float,
+        *,
+        is_visible: bool,
+        beside: Sequence[simpy.Event] = (),
+    ) -> Submission:
+        """Bring a call to its engine, which begins with it once it has let go of an earlier one of the same name."""
+        way = self._world.after(way_ms)
+        yield simpy.AnyOf(self._world.env, [way, *beside]) if beside else way
+        gone = engine.gone(request.request_id)
+        if gone is not None:
+            yield gone
+        return engine.submit(request, task.rendered, is_visible=is_visible, setback=task.setback)
 
     def way_ms(self, nbytes: int, to: str) -> float:
         """A body's way to an instance."""

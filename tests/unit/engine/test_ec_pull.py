@@ -366,22 +366,6 @@ def test_a_digest_does_not_know_what_time_it_is(image) -> None:
     assert len(digests) == 1
 
 
-def test_copies_are_not_misused() -> None:
-    copies = PullConnector("both", 4).copies
-    copies.take("x", 2)
-    with pytest.raises(AssertionError, match="already"):
-        copies.take("x", 2)
-    with pytest.raises(AssertionError, match="before it is complete"):
-        copies.pin("x")
-    copies.publish("x")
-    with pytest.raises(AssertionError, match="complete already"):
-        copies.publish("x")
-    with pytest.raises(AssertionError, match="by eviction"):
-        copies.discard("x")
-    with pytest.raises(KeyError):
-        copies.discard("x")
-
-
 class TestCounted:
     """An engine in both roles: one step loads one item of a request and encodes, and saves, another."""
 
