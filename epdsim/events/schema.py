@@ -305,12 +305,16 @@ class RequestFailed(Event, frozen=True):
         reason: One sentence.
         refused: True when it was turned away before any work was done.
         stuck: True when it would have waited for ever: the run ends, and nothing is left that could move it.
+        aborted: True when its client has left.
+        output_tokens: Tokens that had been generated for it then.
     """
 
     request_id: str
     reason: str
     refused: bool = False
     stuck: bool = False
+    aborted: bool = False
+    output_tokens: int = 0
 
 
 AnyEvent = (

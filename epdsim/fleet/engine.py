@@ -121,6 +121,11 @@ class EngineInstance(Stepper):
             self._aborting.append((job, self._world.env.event()))
             self.nudge()
 
+    def leave(self, job: Job) -> None:
+        """The same for a client that has left, and who waits for it is told: unless its last token comes with that step."""
+        job.is_left = True
+        self.abort(job)
+
     def gone(self, request_id: str) -> simpy.Event | None:
         """Fires when a request of that id that is being taken out is gone; None where there is none."""
         return next((gone for job, gone in self._aborting if job.request_id == request_id), None)

@@ -20,6 +20,21 @@ class RequestLostError(EpdsimError):
     """A request ended without its tokens."""
 
 
+class ClientLeftError(RequestLostError):
+    """Nobody waits for a request any more.
+
+    Args:
+        output_tokens: Tokens of this call that had been generated.
+    """
+
+    def __init__(self, output_tokens: int = 0) -> None:
+        super().__init__(output_tokens)
+        self.output_tokens = output_tokens
+
+    def __str__(self) -> str:
+        return "the client has left"
+
+
 class InstanceLostError(RequestLostError):
     """A call was lost with the instance that it was at, so that another instance may take it.
 

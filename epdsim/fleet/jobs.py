@@ -41,6 +41,7 @@ class Job:
         allocated: Fires when it has blocks for a KV cache that is still to come; None when none is.
         output_tokens: So far.
         began_ms: When it was admitted; negative when it never was, or was preempted since.
+        is_left: Whether its client has left, so that who waits for it is told when it is taken out.
     """
 
     request_id: str
@@ -51,6 +52,7 @@ class Job:
     allocated: simpy.Event | None = None
     output_tokens: int = 0
     began_ms: float = NEVER_MS
+    is_left: bool = False
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ from epdsim.events import (
 )
 from epdsim.fleet.config import LOOKS_AGAIN_MS, EnginePool
 from epdsim.fleet.ec.consumer import Consumer, Engine
-from epdsim.fleet.faults import EmbeddingLostError, RequestLostError
+from epdsim.fleet.faults import ClientLeftError, EmbeddingLostError, RequestLostError
 from epdsim.fleet.jobs import NEVER_MS, Job, Setback, Stride
 from epdsim.fleet.lockstep import Lockstep
 from epdsim.fleet.step_cost import BroadcastCost, StepBroadcast, step_load
@@ -183,6 +183,8 @@ class Stepper:
             if self._jobs.get(job.request_id) is job:
                 self._scheduler.finish_requests([job.request_id])
                 self._forget(job.request_id)
+                if job.is_left:
+                    job.done.fail(ClientLeftError(job.output_tokens if job.is_visible else 0))
             gone.succeed()
 
     def _forget(self, request_id: str) -> None:

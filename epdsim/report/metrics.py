@@ -65,7 +65,7 @@ class RunMetrics:
     """What a run amounts to. Latencies are over completed requests that are not warm-up.
 
     Attributes:
-        injected: Requests that arrived; equals completed + failed + refused + unfinished.
+        injected: Requests that arrived; equals completed + failed + refused + aborted + unfinished.
         completed: Requests that got all their tokens.
         failed: Requests that were lost after work was done for them.
         refused: Requests that were turned away before.
@@ -97,6 +97,10 @@ class RunMetrics:
         failures: Requests that were failed or refused, by reason.
         retries: Legs that were lost with their instance and sent again.
         recovery_ms: From the loss of an instance to the next token, or the embedding, of what was lost with it.
+        aborted: Requests whose clients left before their last token.
+        aborted_waiting: Those of them without a first token.
+        wasted_prompt_tokens: Prompt tokens that engines took on for requests whose clients left, less those in the prefix cache.
+        wasted_output_tokens: Tokens generated for them.
         goodput_req_s: Highest offered rate that meets a service level; no run has it, a search over runs puts it in.
     """
 
@@ -132,7 +136,16 @@ class RunMetrics:
     failures: Mapping[str, int]
     retries: int = 0
     recovery_ms: Distribution | None = None
+    aborted: int = 0
+    aborted_waiting: int = 0
+    wasted_prompt_tokens: int = 0
+    wasted_output_tokens: int = 0
     goodput_req_s: float | None = None
+
+    @property
+    def unserved(self) -> int:
+        """Requests whose clients got nothing, or not all that they waited for."""
+        return self.failed + self.refused + self.unfinished + self.aborted_waiting
 
     @property
     def request_throughput_per_s(self) -> float:
@@ -158,6 +171,7 @@ class _Flight:
     first_ms: float = -1.0
     first_leg: str = ""
     stage_start_ms: float = 0.0
+    computed_tokens: int = 0
     stages_ms: dict[Stage, float] = field(default_factory=dict[Stage, float])
 
     def ends(self, stage: Stage, now_ms: float) -> None:
@@ -176,6 +190,15 @@ class _Totals:
     busy_ms: defaultdict[str, float] = field(default_factory=lambda: defaultdict[str, float](float))
     stages_ms: defaultdict[Stage, float] = field(default_factory=lambda: defaultdict[Stage, float](float))
     broadcast_ms: float = 0.0
+
+
+_COUNTS = (
+    *("injected", "completed", "failed", "refused", "aborted", "aborted_waiting", "retries", "preemptions", "steps"),
+    *("prompt_tokens", "prefix_hit_tokens", "output_tokens", "wasted_prompt_tokens", "wasted_output_tokens"),
+    *("media_items", "processor_cache_hits", "encoded_items", "ec_loads", "ec_bytes", "kv_bytes"),
+    *("broadcast_bytes", "broadcast_bytes_unstripped"),
+)
+"""What a run is told as it was counted."""
 
 
 class MetricsSink:
@@ -276,6 +299,8 @@ class MetricsSink:
         if not (event.resumed or event.num_remote_tokens or self._is_warm_up(event.request_id)):
             self._totals.counts["prompt_tokens"] += event.num_prompt_tokens
             self._totals.counts["prefix_hit_tokens"] += event.num_computed_tokens
+            if (flight := self._flights.get(event.request_id)) is not None:
+                flight.computed_tokens += event.num_prompt_tokens - event.num_computed_tokens
 
     def _preempted(self, event: Preempted) -> None:
         self._ends("prefill", event)
@@ -321,9 +346,15 @@ class MetricsSink:
             self._tpot_ms.append((event.time_ms - flight.first_ms) / (event.output_tokens - 1))
 
     def _failed(self, event: RequestFailed) -> None:
-        self._flights.pop(event.request_id)
-        self._totals.counts["refused" if event.refused else "failed"] += 1
-        self._totals.failures[event.reason] += 1
+        flight, counts = self._flights.pop(event.request_id), self._totals.counts
+        if not event.aborted:
+            counts["refused" if event.refused else "failed"] += 1
+            self._totals.failures[event.reason] += 1
+            return
+        counts["aborted"] += 1
+        counts["aborted_waiting"] += flight.first_ms < 0
+        counts["wasted_prompt_tokens"] += flight.computed_tokens
+        counts["wasted_output_tokens"] += event.output_tokens
 
     def _retried(self, event: LegRetried) -> None:
         flight = self._flights.get(event.request_id)
@@ -340,10 +371,6 @@ class MetricsSink:
         """The figures so far."""
         totals, counts = self._totals, self._totals.counts
         return RunMetrics(
-            injected=counts["injected"],
-            completed=counts["completed"],
-            failed=counts["failed"],
-            refused=counts["refused"],
             unfinished=len(self._flights),
             duration_ms=self._end_ms - self._start_ms if self._start_ms >= 0 else 0.0,
             ttft_ms=Distribution.of(self._ttft_ms),
@@ -354,24 +381,11 @@ class MetricsSink:
             e2e_ms=Distribution.of(self._e2e_ms),
             render_ms=Distribution.of(self._render_ms),
             encode_run_ms=Distribution.of(self._encode_run_ms),
-            output_tokens=counts["output_tokens"],
-            prompt_tokens=counts["prompt_tokens"],
-            prefix_hit_tokens=counts["prefix_hit_tokens"],
-            media_items=counts["media_items"],
-            processor_cache_hits=counts["processor_cache_hits"],
-            encoded_items=counts["encoded_items"],
-            ec_loads=counts["ec_loads"],
-            ec_bytes=counts["ec_bytes"],
-            kv_bytes=counts["kv_bytes"],
-            preemptions=counts["preemptions"],
-            steps=counts["steps"],
             leg_bytes=dict(sorted(totals.legs.items())),
             prefill_bytes_by_payload=dict(sorted(totals.by_payload.items())),
-            broadcast_bytes=counts["broadcast_bytes"],
-            broadcast_bytes_unstripped=counts["broadcast_bytes_unstripped"],
             broadcast_ms=totals.broadcast_ms,
             busy_ms=dict(sorted(totals.busy_ms.items())),
             failures=dict(sorted(totals.failures.items())),
-            retries=counts["retries"],
+            **{name: counts[name] for name in _COUNTS},
             recovery_ms=Distribution.of(self._recovery_ms),
         )

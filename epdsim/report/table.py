@@ -96,6 +96,9 @@ def summary_rows(metrics: RunMetrics) -> list[tuple[str, str]]:
     rows += [
         ("utilisation " + name, f"{100 * busy / metrics.duration_ms:.1f} %") for name, busy in metrics.busy_ms.items()
     ]
+    if metrics.aborted:
+        wasted = f"{metrics.wasted_prompt_tokens:,} prompt and {metrics.wasted_output_tokens:,} output tokens"
+        rows.append(("wasted on who left", f"{wasted}; {metrics.aborted_waiting:,} had no first token"))
     if metrics.retries:
         rows.append(("legs sent again", f"{metrics.retries:,}"))
         rows += _latency("recovery", metrics.recovery_ms)
@@ -105,6 +108,8 @@ def summary_rows(metrics: RunMetrics) -> list[tuple[str, str]]:
 
 def _books(metrics: RunMetrics) -> str:
     parts = {"completed": metrics.completed, "failed": metrics.failed, "refused": metrics.refused}
+    if metrics.aborted:
+        parts["left by their clients"] = metrics.aborted
     parts["unfinished"] = metrics.unfinished
     return f"{metrics.injected:,} = " + " + ".join(f"{count:,} {name}" for name, count in parts.items())
 

@@ -103,7 +103,7 @@ def differences(
     """
     found: list[Difference] = []
     for point, before, after in zip(points, base, head, strict=True):
-        lost = [[float(one.failed + one.refused + one.unfinished) for one in side] for side in (before, after)]
+        lost = [[float(one.unserved) for one in side] for side in (before, after)]
         if any(map(any, lost)):
             found.append(_difference(point, NOT_SERVED, *lost))
         for figure in figures:

@@ -20,7 +20,7 @@ from epdsim.scenario.fleet_schema import EncodePoolSpec, EnginePoolSpec
 from epdsim.scenario.loader import Scenario
 from epdsim.scenario.points import Point
 from epdsim.scenario.schema import CostsSpec, ScenarioSpec
-from epdsim.workload import Workload, build_workload
+from epdsim.workload import Workload, build_workload, with_clients
 
 if TYPE_CHECKING:
     from epdsim.spec import Judge, Property
@@ -168,6 +168,8 @@ def build_point(
         built = family_in(dialect, spec.family, **spec.family_options)
     with scenario.placed("workload"):
         workload = build_workload(spec.workload, scenario.folder, seed)
+    if spec.clients is not None:
+        workload = with_clients(workload, spec.clients, seed)
     return BuiltPoint(_fleet(scenario, spec, dialect, uses_mrope=built.uses_mrope), built, workload)
 
 

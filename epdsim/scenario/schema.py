@@ -11,7 +11,7 @@ from epdsim.cost.spec import EncodeCostSpec, LinkSpec, LmCostSpec, RenderCostSpe
 from epdsim.scenario.faults_schema import FaultsSpec
 from epdsim.scenario.fleet_schema import FleetSpec
 from epdsim.scenario.strict import AxisValue, Count, Instances, Size, Strict, record_spec
-from epdsim.workload import WorkloadSpec
+from epdsim.workload import ClientsSpec, WorkloadSpec
 
 BroadcastSpec = record_spec(BroadcastProfile)
 
@@ -228,6 +228,7 @@ class ScenarioSpec(Strict):
         costs: How long things take.
         faults: What goes wrong; null for nothing.
         workload: Requests and arrivals.
+        clients: When clients leave that wait for answers; null for never.
         seed: Of all random streams.
         axes: What varies: a dotted key that takes the values of a run, or named settings of several keys.
         runs: Blocks of axis values; each block is the product of its lists. Empty: one run as the file stands.
@@ -250,6 +251,7 @@ class ScenarioSpec(Strict):
     costs: CostsSpec
     faults: FaultsSpec | None = None
     workload: WorkloadSpec
+    clients: ClientsSpec | None = None
     seed: Annotated[int, Field(ge=0)] = 0
     axes: dict[str, str | dict[str, dict[str, Any]]] = Field(default_factory=dict)
     runs: list[dict[str, Annotated[list[AxisValue], Field(min_length=1)]]] = Field(default_factory=list)

@@ -47,10 +47,12 @@ class SloMissedError(Exception):
 
 
 def missed(metrics: RunMetrics, slo: Mapping[str, float]) -> tuple[Missed, ...]:
-    """The bounds that a finished run does not meet; a request that was not served meets none."""
-    if metrics.failed or metrics.refused or metrics.unfinished:
-        lost = float(metrics.failed + metrics.refused + metrics.unfinished)
-        return (Missed("requests not served", 0.0, lost),)
+    """The bounds that a finished run does not meet; a request that was not served meets none.
+
+    A client that left without a first token was not served; one that had some left of itself.
+    """
+    if metrics.unserved:
+        return (Missed("requests not served", 0.0, float(metrics.unserved)),)
     try:
         found = {name: metric(metrics, name) for name in slo}
     except InputError as error:
@@ -84,7 +86,7 @@ class SloGuard:
         elif isinstance(event, RequestFinished):
             self._finished(event)
         elif isinstance(event, RequestFailed):
-            raise SloMissedError(Missed("requests not served", 0.0, None))
+            self._failed(event)
         self._count_late(event.time_ms)
 
     def _first_token(self, event: FirstToken) -> None:
@@ -97,6 +99,11 @@ class SloGuard:
         first_ms = self._first_ms.pop(event.request_id, event.time_ms)
         if self._tpot is not None and event.output_tokens > 1:
             self._tpot.take((event.time_ms - first_ms) / (event.output_tokens - 1))
+
+    def _failed(self, event: RequestFailed) -> None:
+        had_first_token = self._first_ms.pop(event.request_id, None) is not None
+        if not (event.aborted and had_first_token):
+            raise SloMissedError(Missed("requests not served", 0.0, None))
 
     def _count_late(self, now_ms: float) -> None:
         """Count requests that are late already, whenever their token comes; they wait in order of arrival."""

@@ -49,7 +49,19 @@ def scenario_files(draw: st.DrawFn) -> dict[str, Any]:
     }
     if draw(st.booleans()):
         told["faults"] = draw(_faults(topology, counts))
+    if draw(st.booleans()):
+        told["clients"] = draw(_clients())
     return told
+
+
+@st.composite
+def _clients(draw: st.DrawFn) -> dict[str, Any]:
+    leave_ms = {"kind": "uniform", "low": 0, "high": draw(st.sampled_from([30, 300, 3000]))}
+    return {
+        "patience_ms": draw(st.sampled_from([None, 5, 100, 1000])),
+        "leave_share": draw(st.sampled_from([0.0, 0.3, 1.0])),
+        "leave_ms": leave_ms,
+    }
 
 
 @st.composite

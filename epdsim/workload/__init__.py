@@ -2,6 +2,7 @@
 
 from epdsim.workload.azure import read_azure_csv
 from epdsim.workload.jsonl import read_jsonl, write_jsonl
+from epdsim.workload.leaving import ClientsSpec, with_clients
 from epdsim.workload.overlay import OverlaySpec, overlay_images
 from epdsim.workload.registry import WorkloadSpec, build_workload, parse_workload_spec
 from epdsim.workload.request import MediaRef, WorkloadRequest
@@ -10,6 +11,7 @@ from epdsim.workload.trace_files import TraceCut
 from epdsim.workload.workload import ClosedLoop, Workload
 
 __all__ = [
+    "ClientsSpec",
     "ClosedLoop",
     "MediaRef",
     "OverlaySpec",
@@ -23,5 +25,6 @@ __all__ = [
     "parse_workload_spec",
     "read_azure_csv",
     "read_jsonl",
+    "with_clients",
     "write_jsonl",
 ]

@@ -47,6 +47,8 @@ class WorkloadRequest:
         session_id: Empty, or the conversation that it belongs to.
         priority: Smaller is more urgent.
         slo_class: Name of the service class; empty for the only one.
+        patience_ms: Its client leaves when there is no first token by then; 0 for never.
+        leaves_ms: Its client leaves then, whatever it has; 0 for never.
     """
 
     request_id: str
@@ -56,6 +58,8 @@ class WorkloadRequest:
     session_id: str = ""
     priority: int = 0
     slo_class: str = ""
+    patience_ms: float = 0.0
+    leaves_ms: float = 0.0
 
     @property
     def text(self) -> tuple[TokenRun, ...]:

@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LONG = {
     "epd-blog": ["workload.num_prompts=20", "goodput.high=4"],
     "kimi-vl": ["workload.num_prompts=16"],
+    "text-rates-h100": ["workload.num_requests=20", "fit=null"],
     "text-h100": ["workload.num_requests=20", "fit=null"],
     "data-parallel-encoder": ["workload.num_requests=20"],
 }

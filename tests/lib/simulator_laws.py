@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from epdsim.events import FirstToken, LegSent, RequestFailed, RequestFinished, StepFinished
+from epdsim.events import FirstToken, LegSent, RequestFailed, RequestFinished, StepFinished, StepPlanned
 from epdsim.fleet import simulate
 from epdsim.report.metrics import MetricsSink
 from epdsim.scenario.loader import Scenario, validate
@@ -139,3 +139,14 @@ def steady_file(topology="e+p+d", **changes):
 
 
 PUSH = {"orchestrator": "push", "ec": {"kind": "push"}}
+
+
+def computed_after_leaving(told) -> list[str]:
+    """Requests whose clients have left, and that a later step computes all the same."""
+    left, found = set(), []
+    for one in play(told, by_step=True)[0]:
+        if isinstance(one, RequestFailed) and one.aborted:
+            left.add(one.request_id)
+        elif isinstance(one, StepPlanned):
+            found += sorted(left & one.num_scheduled_tokens.keys())
+    return found

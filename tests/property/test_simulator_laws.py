@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import event, given, settings
-from simulator_laws import figures, gets_faster, is_blind, is_same, outcome, play, steady_file
+from simulator_laws import computed_after_leaving, figures, gets_faster, is_blind, is_same, outcome, play, steady_file
 
 from epdsim.events import RequestArrived, RequestFailed, RequestFinished
 from epdsim.fleet import simulate
@@ -85,7 +85,7 @@ def test_the_hash_seed_of_the_process_changes_nothing() -> None:
 @settings(max_examples=12)
 @given(scenario_files())
 def test_nothing_gets_faster_by_slowing_a_stage_for_one_request_alone(told) -> None:
-    assert gets_faster({key: value for key, value in told.items() if key != "faults"}) == []
+    assert gets_faster({key: value for key, value in told.items() if key not in {"faults", "clients"}}) == []
 
 
 @pytest.mark.engine_law
@@ -93,6 +93,14 @@ def test_nothing_gets_faster_by_slowing_a_stage_for_one_request_alone(told) -> N
 @given(scenario_files())
 def test_nobody_knows_how_long_an_answer_will_be(told) -> None:
     assert is_blind(told)
+
+
+@pytest.mark.engine_law
+@settings(max_examples=15)
+@given(scenario_files())
+def test_nothing_is_computed_for_clients_that_have_left(told) -> None:
+    clients = {"leave_share": 0.7, "leave_ms": {"kind": "uniform", "low": 1, "high": 400}}
+    assert computed_after_leaving({**told, "clients": clients}) == []
 
 
 FOLDER = HERE.parents[1] / "scenarios"

@@ -6,7 +6,17 @@ import random
 from dataclasses import replace
 
 import pytest
-from simulator_laws import PUSH, figures, gets_faster, is_blind, is_same, outcome, play, steady_file
+from simulator_laws import (
+    PUSH,
+    computed_after_leaving,
+    figures,
+    gets_faster,
+    is_blind,
+    is_same,
+    outcome,
+    play,
+    steady_file,
+)
 
 from epdsim.core.request import KvTransfer
 from epdsim.core.scheduler.scheduler import Scheduler
@@ -16,6 +26,7 @@ from epdsim.events import LegSent, RequestFinished
 from epdsim.fleet.ec.producer import Keeper
 from epdsim.fleet.encode import EncodeInstance
 from epdsim.fleet.engine import EngineInstance
+from epdsim.fleet.faults import ClientLeftError
 from epdsim.fleet.lines import Line
 from epdsim.fleet.orchestrators.calls import Calls
 from epdsim.fleet.orchestrators.decode_first import DecodeFirst
@@ -187,3 +198,16 @@ class TestPlantedBugs:
 
         monkeypatch.setattr(Calls, "choose_prefill", knowing)
         assert not is_blind(steady_file("aggregated"))
+
+
+def test_an_engine_that_does_not_hear_of_clients_that_left_is_found_out(monkeypatch) -> None:
+    told = {**steady_file(router="round_robin"), "clients": {"leave_share": 1.0, "leave_ms": 150}}
+    assert computed_after_leaving(told) == []
+
+    def deaf(engine, job) -> None:
+        waiting, job.done = job.done, engine._world.env.event()
+        waiting.fail(ClientLeftError())
+
+    monkeypatch.setattr(EngineInstance, "leave", deaf)
+    monkeypatch.setattr(EngineInstance, "abort", lambda *_: None)
+    assert computed_after_leaving(told)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 from epdsim.core.errors import EpdsimError, InputError
 from epdsim.events import LegRetried, Rendered, RequestArrived, RequestFailed
-from epdsim.fleet.faults import EmbeddingLostError, InstanceLostError, RequestLostError
+from epdsim.fleet.faults import ClientLeftError, EmbeddingLostError, InstanceLostError, RequestLostError
 from epdsim.fleet.orchestrators.calls import Calls, Steps
 from epdsim.fleet.orchestrators.encoding import LOST, Encoding
 from epdsim.fleet.orchestrators.task import Task
@@ -41,21 +41,46 @@ class Orchestrator(ABC):
         world, task = self._world, Task(source)
         world.emit(RequestArrived(world.env.now, NAME, source.request_id, source.output_tokens, source.slo_class))
         self._in_flight[source.request_id] = task
+        self._expect_leave(task)
         try:
             task.rendered = self._renderer.render(source)
             yield from self._render(task.rendered)
             yield from self._serve(task)
         except EpdsimError as error:
-            # The value names the request, which the event does already: without it, equal reasons are equal.
-            reason = (
-                "; ".join(filter(None, (error.rule, error.remedy))) if isinstance(error, InputError) else str(error)
-            )
-            refused = not isinstance(error, RequestLostError)
-            world.emit(RequestFailed(world.env.now, NAME, source.request_id, reason, refused=refused))
+            self._tell_end(task, error)
         finally:
             if self._encoding is not None:
                 self._encoding.release(task)
         del self._in_flight[source.request_id]
+
+    def _tell_end(self, task: Task, error: EpdsimError) -> None:
+        """A request has ended without its tokens."""
+        # The value names the request, which the event does already: without it, equal reasons are equal.
+        told = [error.rule, error.remedy] if isinstance(error, InputError) else [str(error)]
+        left = error if isinstance(error, ClientLeftError) else None
+        self._world.emit(
+            RequestFailed(
+                self._world.env.now,
+                NAME,
+                task.request_id,
+                "; ".join(filter(None, told)),
+                refused=not isinstance(error, RequestLostError),
+                aborted=left is not None,
+                output_tokens=0 if left is None else task.num_delivered + left.output_tokens,
+            )
+        )
+
+    def _expect_leave(self, task: Task) -> None:
+        """Let its client leave when it will, if it ever does."""
+        source, after = task.source, self._world.after
+        if source.leaves_ms:
+            after(source.leaves_ms).callbacks.append(lambda _: self._leave(task))
+        if source.patience_ms:
+            after(source.patience_ms).callbacks.append(lambda _: self._leave(task, unless_answered=True))
+
+    def _leave(self, task: Task, *, unless_answered: bool = False) -> None:
+        if self._in_flight.get(task.request_id) is task and not (unless_answered and task.has_first_token):
+            task.leave()
 
     def fail_stuck(self) -> None:
         """At the end of time: whatever is still under way waits for something that cannot happen (property SIM-PROG)."""
@@ -95,9 +120,11 @@ class Orchestrator(ABC):
         """Encode and generate; what was lost with an instance is done again, behind the tokens that the client has."""
         while True:
             try:
+                task.check_client()
                 if self._encoding is not None and task.handles is None:
                     task.stage = "encode"
                     yield from self._encode(task, self._encoding)
+                    task.check_client()
                 task.stage = "generate"
                 yield from self._generate(task)
             except EmbeddingLostError as lost:
@@ -133,5 +160,6 @@ class Orchestrator(ABC):
     def _retry(self, task: Task, lost: InstanceLostError, attempt: int) -> None:
         world = self._world
         task.lost(lost)
-        delivered = task.setback.delivered_tokens if task.setback is not None else 0
-        world.emit(LegRetried(world.env.now, NAME, task.request_id, "generate", lost.instance, attempt, delivered))
+        task.check_client()
+        told = task.request_id, "generate", lost.instance, attempt, task.num_delivered
+        world.emit(LegRetried(world.env.now, NAME, *told))

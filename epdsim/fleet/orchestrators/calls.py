@@ -44,14 +44,17 @@ def outstanding(engine: EngineInstance) -> Iterator[None]:
 
 
 @contextmanager
-def taken_out(engine: EngineInstance, job: Job) -> Iterator[None]:
+def taken_out(task: Task, engine: EngineInstance, job: Job) -> Iterator[None]:
     """While a call is waited for, and perhaps something else: when that fails, nobody wants the call any more."""
     job.done.defused = True  # it may fail while something else is waited for
+    before, task.call = task.call, (engine, job)
     try:
         yield
     except EpdsimError:
         engine.abort(job)
         raise
+    finally:
+        task.call = before
 
 
 class Calls:
@@ -173,7 +176,7 @@ class Calls:
         """
         with outstanding(engine):
             job = yield from self.submit(engine, request, task, way_ms, is_visible=is_visible, beside=beside)
-            with taken_out(engine, job):
+            with taken_out(task, engine, job):
                 yield simpy.AnyOf(self._world.env, [job.done, *beside]) if beside else job.done
         return job
 
@@ -193,6 +196,7 @@ class Calls:
         gone = engine.gone(request.request_id)
         if gone is not None:
             yield gone
+        task.check_client()
         return engine.submit(request, task.rendered, is_visible=is_visible, setback=task.setback)
 
     def way_ms(self, nbytes: int, to: str) -> float:

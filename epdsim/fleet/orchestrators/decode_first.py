@@ -29,7 +29,7 @@ class DecodeFirst(Orchestrator):
         request, way_ms = calls.send_decode(task, engine, AWAITED)
         with outstanding(engine):
             job = yield from calls.submit(engine, request, task, way_ms, is_visible=True)
-            with taken_out(engine, job):
+            with taken_out(task, engine, job):
                 if job.allocated is not None:
                     yield job.allocated | job.done
                 yield from self._fill(task, engine, job)

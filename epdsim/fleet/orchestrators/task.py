@@ -10,8 +10,8 @@ from epdsim.core.prompt import RunPrompt, TokenRun
 from epdsim.core.records import record
 from epdsim.core.request import EcOffer
 from epdsim.fleet.engine import EngineInstance
-from epdsim.fleet.faults import InstanceLostError
-from epdsim.fleet.jobs import Setback
+from epdsim.fleet.faults import ClientLeftError, InstanceLostError
+from epdsim.fleet.jobs import Job, Setback
 from epdsim.fleet.render import RenderedRequest
 from epdsim.workload.request import WorkloadRequest
 
@@ -50,6 +50,8 @@ class Task:
         num_losses: How often it was lost with an instance.
         num_misses: How often embeddings that it relies on could not be had.
         num_encodes: How often its embeddings were asked for.
+        is_left: Whether its client has left; noticed with the end of what is under way for it, in an engine with that of the step.
+        call: The call to an engine that it waits for, with the engine; None while there is none.
     """
 
     source: WorkloadRequest
@@ -62,6 +64,30 @@ class Task:
     num_losses: int = 0
     num_misses: int = 0
     num_encodes: int = 0
+    is_left: bool = False
+    call: tuple[EngineInstance, Job] | None = None
+
+    @property
+    def has_first_token(self) -> bool:
+        """Whether its client has any."""
+        is_answering = self.call is not None and self.call[1].is_visible and self.call[1].output_tokens > 0
+        return is_answering or self.num_delivered > 0
+
+    def leave(self) -> None:
+        """Its client leaves."""
+        self.is_left = True
+        if self.call is not None:
+            engine, job = self.call
+            engine.leave(job)
+
+    def check_client(self) -> None:
+        """Go on only where somebody waits.
+
+        Raises:
+            ClientLeftError: Nobody does.
+        """
+        if self.is_left:
+            raise ClientLeftError
 
     @property
     def request_id(self) -> str:
@@ -69,9 +95,14 @@ class Task:
         return self.source.request_id
 
     @property
+    def num_delivered(self) -> int:
+        """Output tokens that the client had before the last loss."""
+        return self.setback.delivered_tokens if self.setback is not None else 0
+
+    @property
     def num_left(self) -> int:
         """Output tokens that the client still waits for."""
-        return self.source.output_tokens - (self.setback.delivered_tokens if self.setback is not None else 0)
+        return self.source.output_tokens - self.num_delivered
 
     @property
     def mm_hashes(self) -> Sequence[str]:
@@ -80,7 +111,7 @@ class Task:
 
     def lost(self, loss: InstanceLostError) -> None:
         """A call was lost: what the client has becomes part of its prompt."""
-        before = self.setback.delivered_tokens if self.setback is not None else 0
+        before = self.num_delivered
         self.setback = Setback(loss.lost_ms, before + loss.output_tokens)
         if loss.output_tokens:
             output = TokenRun(("output", self.request_id), before, loss.output_tokens)

@@ -46,7 +46,7 @@ def test_a_figure_by_its_name(name, value):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("speed", "no such figure; there are broadcast_bytes, "),
+        ("speed", "no such figure; there are aborted, "),
         ("__class__", "no such figure"),
         ("ttft_ms.p42", "ttft_ms has no 'p42'; it has count, mean, p50, p90, p99, max"),
         ("ttft_ms.", "nothing stands behind the dot"),

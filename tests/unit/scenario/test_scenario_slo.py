@@ -107,3 +107,14 @@ def test_good_requests_are_those_all_of_whose_own_latencies_are_within_the_bound
     counter(RequestArrived(0, "o", "lost", 1))
     counter(RequestFailed(1, "o", "lost", "why"))
     assert counter.num_good == 2
+
+
+def test_who_leaves_without_a_first_token_was_not_served_and_who_had_one_was():
+    waiting, answered = (RequestFailed(4, "o", "r", "left", aborted=True, output_tokens=n) for n in (0, 3))
+    guard = SloGuard({"ttft_ms.p99": 10}, 1)
+    for event in (RequestArrived(0, "o", "r", 9), FirstToken(1, "o", "r"), answered):
+        guard(event)
+    guard = SloGuard({"ttft_ms.p99": 10}, 1)
+    guard(RequestArrived(0, "o", "r", 9))
+    with pytest.raises(SloMissedError, match="not served"):
+        guard(waiting)
