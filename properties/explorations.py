@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from epdsim.testing.broadcast import broadcast_cases
 from epdsim.testing.caches import direct_cases, mirror_cases, ring_cases
 from epdsim.testing.door import door_cases
 from epdsim.testing.hunt import drawn, listed
@@ -26,6 +27,7 @@ MIRRORS = drawn("front ends and engines with mirrored caches", mirror_cases(), l
 DIRECT = drawn("payloads past the front end's cache", direct_cases(), level="caches")
 RINGS = drawn("requests by way of a ring", ring_cases(), level="caches", weight=2)
 MODES = modes("modes of the live comparison", weight=3)
+BROADCASTS = drawn("messages about as large as a chunk", broadcast_cases(), level="broadcast", weight=0.3)
 HASHES = drawn("media that are nearly the same", hash_cases(), level="identity", weight=4)
 KEYS = drawn("prompts that begin alike", key_cases(), level="identity", weight=2)
 POSITIONS = drawn("prompts of every position scheme", position_cases(), level="positions", weight=2)

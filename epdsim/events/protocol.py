@@ -99,6 +99,29 @@ class MetadataWeighed(Event, frozen=True):
     fields: Sequence[str] = ()
 
 
+class PlanReceived(Event, frozen=True):
+    """The plan of a step has come to all tensor-parallel ranks.
+
+    Attributes:
+        message_bytes: Length of the message, by which it goes one way or the other.
+        chunk_bytes: A message of this size or more overflows to the sockets.
+        ring_bytes: Written into the ring, for all ranks together.
+        socket_bytes: Sent over the socket of each rank.
+        sent: Digest of the tensors as they were sent.
+        held: By rank, digest of what it holds of them.
+    """
+
+    is_detail: ClassVar[bool] = True
+
+    step: int
+    message_bytes: int
+    chunk_bytes: int
+    ring_bytes: int
+    socket_bytes: int
+    sent: str
+    held: Sequence[str]
+
+
 class MergedItem(msgspec.Struct, frozen=True, omit_defaults=True):
     """One item as a receiver has it.
 

@@ -32,7 +32,14 @@ from epdsim.events.engine import (
 from epdsim.events.faults import EcEvicted, InstanceBack, InstanceLost, LegRecovered, LegRetried
 from epdsim.events.identity import BlocksKeyed, MediaHashed, SessionSeen
 from epdsim.events.positions import PositionsComputed
-from epdsim.events.protocol import FeaturesStripped, ItemsMerged, MetadataWeighed, RequestChecked, TablesRendered
+from epdsim.events.protocol import (
+    FeaturesStripped,
+    ItemsMerged,
+    MetadataWeighed,
+    PlanReceived,
+    RequestChecked,
+    TablesRendered,
+)
 
 
 class FleetStarted(Event, frozen=True):
@@ -368,5 +375,6 @@ AnyEvent = (
     | SessionSeen
     | MetadataWeighed
     | RequestRefused
+    | PlanReceived
 )
 """Every kind of event; what a reader decodes into."""

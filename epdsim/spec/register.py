@@ -20,6 +20,7 @@ from epdsim.spec import (
     strip_cost,
 )
 from epdsim.spec.admission import LIVE_ADMIT
+from epdsim.spec.broadcast import TP_SAME
 from epdsim.spec.ec_sync import EC_SYNC
 from epdsim.spec.faults import LIVE_HEAL, LIVE_WAIT
 from epdsim.spec.identity import HASH_INJ, KEY_PARITY
@@ -39,7 +40,7 @@ FAMILIES: Mapping[str, tuple[str, Sequence[Property]]] = {
     "identity": ("Identity", (HASH_INJ, KEY_PARITY, *handover.PROTO)),
     "embeddings": ("Hand-over of embeddings and KV cache", (handover.EC_READY, EC_SYNC, handover.KV_HAND)),
     "sessions": ("Sessions", (SES_EQ,)),
-    "broadcast": ("Broadcast and equivalences", stated.BROADCAST),
+    "broadcast": ("Broadcast and equivalences", (TP_SAME, *stated.EQUIVALENCES)),
     "simulator": ("The simulator's own laws", simulator.PROPERTIES),
 }
 """Title and properties of each group."""

@@ -1,24 +1,10 @@
-"""Families whose statements stand and that no monitor judges yet; each says why, and where it is tested meanwhile."""
+"""Statements about whole runs, which no monitor of one run can judge: tests compare the runs."""
 
 from __future__ import annotations
 
-from epdsim.spec.property import Level, Property
+from epdsim.spec.property import Property
 
-
-def _stated(
-    identifier: str, sentence: str, why: str, level: Level, not_judged: str, *evidence: str, twin: str = ""
-) -> Property:
-    return Property(identifier, sentence, why, level, evidence=evidence, not_judged=not_judged, twin=twin)
-
-
-BROADCAST = (
-    _stated(
-        "TP-SAME",
-        "All ranks receive the same payload; a message below the ring's chunk size is written once for all of them.",
-        "Ranks compute different things and hang in the next collective.",
-        "engine",
-        "tested with worker processes and digests in tests/unit/payload/test_tp_workers.py",
-    ),
+EQUIVALENCES = (
     Property(
         "FWD-EQ",
         "Advancing many steps at once equals advancing them one by one.",

@@ -26,6 +26,7 @@ from epdsim.core.items import (
 )
 from epdsim.core.prompt import TokenPrompt
 from epdsim.core.slots import Rendered
+from epdsim.sut.broadcast_cases import BroadcastCase
 from epdsim.sut.cache_cases import MirrorCase, RingCase
 from epdsim.sut.family_cases import FamilyCase
 from epdsim.sut.identity_cases import HashCase, KeyCase
@@ -145,6 +146,7 @@ Case = (
     | HashCase
     | KeyCase
     | FamilyCase
+    | BroadcastCase
 )
 
 _decoder: msgspec.json.Decoder[Case] = msgspec.json.Decoder(Case)

@@ -22,6 +22,7 @@ from epdsim.events import (
     StrippedItem,
     TablesRendered,
 )
+from epdsim.sut.broadcast_cases import BroadcastCase, broadcast
 from epdsim.sut.cache_cases import MirrorCase, RingCase
 from epdsim.sut.caches import CachesUnderTest
 from epdsim.sut.cases import (
@@ -354,6 +355,7 @@ _WAYS: Mapping[type, tuple[str, str, Callable[[Any, Any, SystemUnderTest, Sink],
     EngineCase: ("engine", "has no engine", _play),
     PositionCase: ("positions", "computes no positions", _plainly(ask_positions)),
     FamilyCase: ("media", "has no media", _plainly(weigh)),
+    BroadcastCase: ("broadcast", "sends nothing to ranks", _plainly(broadcast)),
     HashCase: ("identity", "computes no hashes", _plainly(ask_hashes)),
     KeyCase: ("identity", "computes no block keys", _plainly(ask_keys)),
     MirrorCase: ("caches", "has no media caches", _plainly(_mirror)),

@@ -16,6 +16,7 @@ from epdsim.core.items import MediaFeature, MediaItem
 from epdsim.core.releases.dialects import named
 from epdsim.core.rules import Dialect
 from epdsim.core.slots import Rendered
+from epdsim.sut.broadcast_cases import BroadcastUnderTest
 from epdsim.sut.caches import CachesUnderTest, ReferenceCaches
 from epdsim.sut.family_cases import MediaUnderTest, ReferenceMedia
 from epdsim.sut.probe_identity import IdentityUnderTest, ReferenceIdentity
@@ -76,6 +77,7 @@ class SystemUnderTest:
         positions: Its positions; None when it computes none.
         identity: Its hashes and keys; None when it computes none.
         sessions: Reads what sessions of its engine hold; None when nothing does.
+        broadcast: How plans come to ranks; None when it has none.
         media: Which fields of its media travel as metadata; None when it has no media.
     """
 
@@ -89,6 +91,7 @@ class SystemUnderTest:
     identity: IdentityUnderTest | None = None
     sessions: SessionsUnderTest | None = None
     media: MediaUnderTest | None = None
+    broadcast: BroadcastUnderTest | None = None
 
     @property
     def title(self) -> str:
@@ -111,6 +114,7 @@ def reference(dialect: str | None = None) -> SystemUnderTest:
 
 def reference_of(rules: Dialect) -> SystemUnderTest:
     """The model with any rules."""
+    from epdsim.sut.broadcast import ReferenceBroadcast  # noqa: PLC0415 - as below
     from epdsim.sut.reference import ReferenceProtocol, reference_engine  # noqa: PLC0415 - torch and pydantic load slowly
 
     release = rules.name.removeprefix("vllm-") if rules.replacements else "0.32"
@@ -125,6 +129,7 @@ def reference_of(rules: Dialect) -> SystemUnderTest:
         ReferenceIdentity(rules),
         ReferenceSessions(),
         ReferenceMedia(rules),
+        ReferenceBroadcast(),
     )
 
 
@@ -133,6 +138,7 @@ def vllm(dialect: str | None = None) -> SystemUnderTest:
     from epdsim.sut.vllm import (  # noqa: PLC0415 - as above
         VllmSessions,
         installed_version,
+        vllm_broadcast,
         vllm_caches,
         vllm_engine,
         vllm_identity,
@@ -157,6 +163,7 @@ def vllm(dialect: str | None = None) -> SystemUnderTest:
         vllm_identity(),
         VllmSessions(),
         vllm_media(),
+        vllm_broadcast(),
     )
 
 

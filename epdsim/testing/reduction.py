@@ -15,6 +15,7 @@ import msgspec
 
 from epdsim.events import Event
 from epdsim.spec import Judge, Property
+from epdsim.sut.broadcast_cases import BroadcastCase
 from epdsim.sut.cache_cases import MirrorCase, RingCase
 from epdsim.sut.cases import Case, CaseField, CaseItem, CheckCase, EngineCase, RenderCase, StripCase
 from epdsim.sut.family_cases import FamilyCase
@@ -216,6 +217,7 @@ _STEPS: dict[type, Sequence[Callable[[Any], Iterator[Case]]]] = {
     RingCase: RING_STEPS,
     PositionCase: (_fewer_ways, _fewer_positioned),
     FamilyCase: (_fewer_items,),
+    BroadcastCase: (_fewer_items,),
     HashCase: (_fewer_items, *HASH_STEPS),
     KeyCase: (_fewer_items, *KEY_STEPS),
     EngineCase: tuple(map(_of_workload, WORKLOAD_STEPS)),

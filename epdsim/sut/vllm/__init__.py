@@ -3,6 +3,7 @@
 Nothing of vLLM is imported before it is asked for.
 """
 
+from epdsim.sut.vllm.broadcast import vllm_broadcast
 from epdsim.sut.vllm.caches import VllmCaches, vllm_caches
 from epdsim.sut.vllm.engine import VllmEngine, installed_version, vllm_play
 from epdsim.sut.vllm.identity import VllmIdentity, vllm_identity
@@ -21,6 +22,7 @@ __all__ = [
     "VllmSessions",
     "installed_version",
     "is_installed",
+    "vllm_broadcast",
     "vllm_caches",
     "vllm_engine",
     "vllm_identity",

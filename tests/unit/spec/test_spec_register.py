@@ -60,3 +60,7 @@ def test_the_gate_names_what_has_not_run():
     missing = uncovered(runs - {("ECV-SAYS", "reference")}, ["reference"])
     assert missing == ["ECV-SAYS claims reference and has not run against it, or without reaching: a refusal"]
     assert uncovered(set(), []) == []
+
+
+def test_nothing_is_left_unjudged():
+    assert [one.id for one in REGISTER.values() if one.monitor is None and not one.stands_as] == []
