@@ -146,7 +146,7 @@ class Stepper:
     def _rest(self, plan: StepPlan) -> None:
         """What comes from outside can change what can be scheduled, or time, where embeddings are late: stepping would spin."""
         self._is_idle = True
-        if plan.finished and self._world.wants_detail:
+        if (plan.finished or plan.free_encoder_mm_hashes) and self._world.wants_detail:
             self._emit_decisions(plan)
         if self._ec is not None and self._ec.is_waiting and self._scheduler.num_waiting:
             self._timer = self._world.after(LOOKS_AGAIN_MS)

@@ -148,11 +148,13 @@ def no_hit(event: Event, engine: EngineState) -> Iterator[Finding]:
     if not isinstance(event, Admitted) or event.num_computed_tokens or not event.payloads:
         return
     known = engine.requests.get(event.request_id)
-    # What comes with the step that encodes its item has not come yet.
-    later = "metadata" if engine.started is not None and engine.started.sends_late else None
+    sends_late = engine.started is not None and engine.started.sends_late
+    reads_fields = engine.started is None or engine.started.reads_position_fields
     yield Reached(f"{event.request_id} is admitted with nothing computed")
     for item, kind in zip(known.items if known is not None else (), event.payloads, strict=False):
-        if kind not in PAYLOADS and kind not in (item.payload, later):
+        # What comes with the step that encodes its item has not come yet; until then there is what positions read of it.
+        later = ("metadata",) if reads_fields and item.has_position_fields else ("metadata", "empty", "none")
+        if kind not in PAYLOADS and kind != item.payload and not (sends_late and kind in later):
             yield Broken(
                 f"{event.request_id} is admitted with nothing computed, and {item.identifier} is sent as {kind}",
                 (event.request_id, item.identifier),

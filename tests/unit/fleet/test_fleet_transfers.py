@@ -11,6 +11,7 @@ import pytest
 from epdsim.core.ec.read import Reads
 from epdsim.core.releases.dialects import named
 from epdsim.core.rules import IDEAL
+from epdsim.core.scheduler.scheduler import Scheduler
 from epdsim.cost import Link
 from epdsim.events import (
     Admitted,
@@ -24,6 +25,7 @@ from epdsim.events import (
     LegSent,
     RequestFailed,
     RequestFinished,
+    StepPlanned,
 )
 from epdsim.fleet import EcConfig, EncodePool, Faults, Loss
 from epdsim.spec import OF_FLEETS, judge
@@ -150,6 +152,31 @@ class TestPull:
             assert len(run.of(EcLoaded)) == (1 if completed else 2)
             assert all("outlasted the lease" in one.reason for one in run.of(RequestFailed))
             assert judged(run) == {}
+
+    def test_entries_that_make_room_in_vain_are_told_too(self, run_fleet, small_fleet, chat, monkeypatch) -> None:
+        """ENC-CONS: room for one picture in each cache, and blocks for one request: what is evicted for another, which finds none, is gone."""
+        freed: list[str] = []
+        num_idle = 0
+        schedule = Scheduler.schedule
+
+        def watched(scheduler):
+            nonlocal num_idle
+            plan = schedule(scheduler)
+            freed.extend(plan.free_encoder_mm_hashes)
+            num_idle += bool(plan.free_encoder_mm_hashes) and not plan.total_num_scheduled_tokens
+            return plan
+
+        monkeypatch.setattr(Scheduler, "schedule", watched)
+        one = replace(PULL, consumer_embeds=EMBEDS)
+        faults = Faults(ec_evictions_ms=[10.0 * place for place in range(1, 40)])
+        base = fleet_of(small_fleet, one, encoders=2, prefill_payload="full", faults=faults)
+        cramped = replace(base.prefill.scheduler, encoder_cache_size=EMBEDS, num_gpu_blocks=20)
+        fleet = replace(base, prefill=replace(base.prefill, scheduler=cramped))
+        requests = [chat(f"r{place}", images=[f"{place} {other}" for other in "abc"], output=1) for place in range(6)]
+        run = run_fleet(fleet, requests)
+        assert num_idle
+        assert [mm_hash for plan in run.of(StepPlanned) for mm_hash in plan.free_encoder_mm_hashes] == freed
+        assert judged(run) == {}
 
     def test_an_encoder_that_is_lost_does_not_answer(self, run_fleet, small_fleet, chat) -> None:
         """Nobody says so: the engine asks again and waits as long as it may, then the item is encoded by the other one."""

@@ -124,6 +124,20 @@ class TestStrip:
         assert outcome("NO-HIT", started(), queued(items=(light,)), admitted(payloads=("metadata",))) is Outcome.HOLDS
 
     @pytest.mark.parametrize(
+        ("reads", "has_fields", "kind", "expected"),
+        [
+            (True, True, "metadata", Outcome.HOLDS),
+            (True, True, "none", Outcome.VIOLATED),
+            (False, True, "none", Outcome.HOLDS),
+            (True, False, "none", Outcome.HOLDS),
+        ],
+    )
+    def test_what_comes_late_leaves_what_positions_read(self, reads, has_fields, kind, expected):
+        late = started(sends_late=True, reads_position_fields=reads)
+        item = ItemInfo("image", "x", 1, 4, has_position_fields=has_fields)
+        assert outcome("NO-HIT", late, queued(items=(item,)), admitted(payloads=(kind,))) is expected
+
+    @pytest.mark.parametrize(
         ("name", "change", "expected"),
         [
             ("STRIP-MAX", {}, Outcome.HOLDS),
