@@ -154,7 +154,7 @@ class TestPull:
             assert judged(run) == {}
 
     def test_entries_that_make_room_in_vain_are_told_too(self, run_fleet, small_fleet, chat, monkeypatch) -> None:
-        """ENC-CONS: room for one picture in each cache, and blocks for one request: what is evicted for another, which finds none, is gone."""
+        """ENC-CONS: room for one picture in each cache; what is evicted for a request that then finds no blocks is gone."""
         freed: list[str] = []
         num_idle = 0
         schedule = Scheduler.schedule
