@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from verdicts import outcome
 
 from epdsim.core.caches import mm_cache, mm_mirror, shm_cache, shm_ring
 from epdsim.core.rules import IDEAL, Replacement
@@ -18,7 +19,7 @@ from epdsim.events import (
     RingRead,
     RingSeen,
 )
-from epdsim.spec import REGISTER, Outcome, judge, properties_of
+from epdsim.spec import Outcome, properties_of
 from epdsim.spec.story import MOST_LINES
 from epdsim.sut.caches import ReferenceCaches
 from epdsim.sut.systems import SystemUnderTest
@@ -28,10 +29,6 @@ from epdsim.testing.hunt import Hunter, drawn
 
 C = "caches"
 EMPTY = CacheSide([], {}, 0, 10)
-
-
-def outcome(name, *events):
-    return judge(events, [REGISTER[name]])[name].outcome
 
 
 def handed(*items, result="taken", **more):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from verdicts import outcome
 
 from epdsim.events import (
     FleetStarted,
@@ -18,7 +19,7 @@ from epdsim.events import (
     RequestFinished,
     RequestQueued,
 )
-from epdsim.spec import REGISTER, Outcome, judge
+from epdsim.spec import Outcome
 
 FLEET = FleetStarted(0, "fleet", "p+d", "round_robin", {}, detect_ms=5.0, give_up_ms=100.0)
 LOST = InstanceLost(10, "prefill-0")
@@ -36,10 +37,6 @@ def again(leg="generate", lost="prefill-0", at=15):
 
 def ended(name="a", at=40.0):
     return RequestFinished(at, "decode-0", name, 5)
-
-
-def outcome(name, *events):
-    return judge(events, [REGISTER[name]])[name].outcome
 
 
 @pytest.mark.parametrize(

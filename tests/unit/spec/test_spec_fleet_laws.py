@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from verdicts import outcome
 
 from epdsim.events import (
     Admitted,
@@ -28,7 +29,7 @@ from epdsim.events import (
 )
 from epdsim.scenario.loader import load_scenario
 from epdsim.scenario.runner import run_point
-from epdsim.spec import OF_FLEETS, REGISTER, Judge, Outcome, judge
+from epdsim.spec import OF_FLEETS, Judge, Outcome
 
 E = "prefill-0"
 STARTED = EngineStarted(0, E, "by hand", 4, 7, 8, 2, 4, 4)
@@ -37,10 +38,6 @@ STARTED = EngineStarted(0, E, "by hand", 4, 7, 8, 2, 4, 4)
 @pytest.fixture(scope="module")
 def small_scenario():
     return load_scenario(Path(__file__).parents[2] / "cli" / "data" / "small.yaml")
-
-
-def outcome(name, *events):
-    return judge(events, [REGISTER[name]])[name].outcome
 
 
 def step(end_ms, running, waiting=0, duration_ms=5.0, requests=1):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from verdicts import outcome
 
 from epdsim.core import media_hash, prefix_index
 from epdsim.core.rules import IDEAL, Replacement
 from epdsim.events import BlocksKeyed, HashedItem, MediaHashed
-from epdsim.spec import REGISTER, Outcome, judge, properties_of
+from epdsim.spec import Outcome, properties_of
 from epdsim.sut.systems import reference_of
 from epdsim.testing.hunt import Hunter, drawn
 from epdsim.testing.identity import hash_cases, key_cases
@@ -17,10 +18,6 @@ from epdsim.testing.identity import hash_cases, key_cases
 WIDE, TALL = HashedItem("array 1x6", "wide", "b", "h1"), HashedItem("array 6x1", "tall", "b", "h2")
 HASHES = drawn("media", hash_cases(), level="identity")
 KEYS = drawn("prompts", key_cases(), level="identity")
-
-
-def outcome(name, *events):
-    return judge(events, [REGISTER[name]])[name].outcome
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from verdicts import outcome
+
 from epdsim.core.rules import IDEAL, Replacement
 from epdsim.core.scheduler import broadcast, sessions
 from epdsim.events import (
@@ -14,7 +16,7 @@ from epdsim.events import (
     RequestQueued,
     StepPlanned,
 )
-from epdsim.spec import REGISTER, Outcome, judge, properties_of
+from epdsim.spec import Outcome, properties_of
 from epdsim.sut.reference import reference_engine
 from epdsim.sut.systems import SystemUnderTest
 from epdsim.testing.hunt import Hunter, drawn
@@ -33,10 +35,6 @@ def started(**more):
 
 def admitted(*payloads, resumed=False):
     return Admitted(4, E, "a", 6, 0, 0, payloads, resumed, [1, 2])
-
-
-def outcome(name, *events):
-    return judge(events, [REGISTER[name]])[name].outcome
 
 
 def test_a_session_is_told_of_new_items_alone():
