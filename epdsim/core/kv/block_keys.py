@@ -32,6 +32,16 @@ def root_key(request: Request) -> Hashable | None:
     return request.cache_salt, request.adapter
 
 
+def next_item(next_item: int, _num_items: int) -> int:
+    """The first item that ends behind the blocks that are keyed already."""
+    return next_item
+
+
+def last_item(next_item: int, num_items: int) -> int:
+    """The last item of all, as if no block that is filled later overlapped an earlier one: vLLM up to 0.30 (PR 49448)."""
+    return max(next_item, num_items - 1)
+
+
 MEDIA_KEY = Rule(
     "block_keys.media",
     "A block key carries the identifier of each item that the block overlaps and where the item starts relative to the block.",
@@ -43,6 +53,12 @@ ROOT_KEY = Rule(
     "A block key carries the request's cache salt and adapter.",
     source="vLLM 0.32 (cache salt in the first block, adapter in every block)",
     ideal=root_key,
+)
+FILLED_LATER: Rule[Callable[[int, int], int]] = Rule(
+    "block_keys.filled_later",
+    "A block that output or further input fills carries all items that it overlaps, as one that the prompt has filled does.",
+    source="KEY-PARITY, KEY-INJ; vLLM PR 49448",
+    ideal=next_item,
 )
 
 
@@ -130,7 +146,9 @@ class RequestKeys:
     __slots__ = (
         "_block_size",
         "_features",
+        "_first_item",
         "_has_ids",
+        "_keyed_at_once",
         "_media_key",
         "_next_feature",
         "_num_dropped",
@@ -157,6 +175,9 @@ class RequestKeys:
         self._output_base = 0
         self._num_dropped = 1
         self._media_key: Callable[[str, int, int], Hashable] = dialect[MEDIA_KEY]
+        self._first_item: Callable[[int, int], int] = dialect[FILLED_LATER]
+        # Tokens of the prompt whose blocks are keyed as soon as it comes.
+        self._keyed_at_once = self._num_prompt
         self._next_feature = 0
         self._root = 0 if root is None else table.key(0, ("root", root))
         # Blocks after the last one that go on with its run, and have room in its range.
@@ -254,6 +275,8 @@ class RequestKeys:
         self.outputs.clear()
         del self.keys[num_kept // self._block_size :]
         self._features = features
+        if not self.keys:
+            self._keyed_at_once = self._num_prompt
         self._go_on()
         return self._prompt
 
@@ -285,6 +308,8 @@ class RequestKeys:
         """Keys of the items that a block overlaps."""
         found: list[Hashable] = []
         features, index = self._features, self._next_feature
+        if start and end > self._keyed_at_once:
+            index = self._first_item(index, len(features))
         while index < len(features) and features[index].position.offset < end:
             feature = features[index]
             found.append(self._media_key(feature.identifier, feature.position.offset, start))

@@ -6,6 +6,7 @@ Found by running 0.30.0, 0.31.0 and 0.32.0; what older releases do was read in t
 from __future__ import annotations
 
 from epdsim.core import media_hash, prefix_index
+from epdsim.core.kv import block_keys
 from epdsim.core.releases.deviation import FIRST, Deviation
 
 IDENTITY_DEVIATIONS: tuple[Deviation, ...] = (
@@ -29,6 +30,13 @@ IDENTITY_DEVIATIONS: tuple[Deviation, ...] = (
         33,
         media_hash.without_types,
         "values of options are hashed without their type; no public report known",
+    ),
+    Deviation(
+        block_keys.FILLED_LATER,
+        FIRST,
+        30,
+        block_keys.last_item,
+        "a block that output or a session's input fills is looked at for the last item alone (vLLM PR 49448)",
     ),
     Deviation(
         prefix_index.PUBLISHED,

@@ -5,6 +5,7 @@ import pytest
 from epdsim.core.items import MediaFeature, PlaceholderRange
 from epdsim.core.kv.block_keys import MEDIA_KEY, BlockKeyTable, RequestKeys
 from epdsim.core.prompt import RunPrompt, TokenPrompt, TokenRun
+from epdsim.core.releases.dialects import named
 from epdsim.core.request import Request
 from epdsim.core.rules import IDEAL, Replacement
 
@@ -89,6 +90,27 @@ class TestMedia:
         blind = IDEAL.replacing("blind", {MEDIA_KEY.name: Replacement(lambda identifier, *_: identifier, "PR 11646")})
         one = keys(self.HOLDERS, [image("x", 0, 8)], dialect=blind)
         assert one == keys(self.HOLDERS, [image("x", 0, 4), image("x", 4, 4)], dialect=blind)
+
+
+@pytest.mark.parametrize(
+    ("release", "loses"), [("vllm-0.25", True), ("vllm-0.30", True), ("vllm-0.31", False), ("ideal", False)]
+)
+def test_up_to_0_30_a_block_that_is_filled_later_knows_the_last_item_alone(release: str, loses: bool) -> None:
+    dialect, items = named(release), [image("a", 4, 1), image("b", 5, 1)]
+
+    def both(prompt, features, outputs=()) -> list[int]:
+        return keys(prompt, features, count=2, outputs=outputs, dialect=dialect)
+
+    begun = TokenPrompt([5] * 6)
+    assert (both(begun, items, [6, 6]) == both(begun, items[1:], [6, 6])) is loses
+    assert (both(begun, items, [6, 6]) == both(TokenPrompt([5] * 6 + [6, 6]), items)) is not loses
+    grown = RequestKeys(TABLE, Request("s", TokenPrompt([5] * 4), 9, ()), 4, dialect)
+    grown.upto(1)
+    grown.grow(0, TokenPrompt([5, 5, 6, 6]), items)
+    assert (grown.upto(2)[:2] == both(TokenPrompt([5] * 6 + [6, 6]), items)) is not loses
+    at_once = RequestKeys(TABLE, Request("s", TokenPrompt([5] * 2), 9, ()), 4, dialect)
+    at_once.grow(0, TokenPrompt([5, 5, 5, 5, 6, 6]), items)
+    assert at_once.upto(2)[:2] == both(TokenPrompt([5] * 6 + [6, 6]), items)
 
 
 @pytest.mark.parametrize("fields", [{"cache_salt": "s"}, {"adapter": "lora"}, {"cache_salt": "s", "adapter": "lora"}])
