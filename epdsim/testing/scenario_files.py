@@ -71,30 +71,38 @@ def _hand_overs(draw: st.DrawFn, topology: str) -> dict[str, Any]:
     styles = ["per_item", "batched", *(["push"] if encodes else []), *(["decode_first"] if hands_over else [])]
     style = draw(st.sampled_from(styles))
     kind = "push" if style == "push" else draw(st.sampled_from(["store", "pull"]))
-    long, short = 10_000, 40
+    long, short, hardly = 10_000, 40, 0.1
     ec = {
         "kind": kind,
         "producer_embeds": draw(st.sampled_from([30, 60, 200, 4096])),
         "consumer_embeds": draw(st.sampled_from([60, 200, 4096])),
         "wait_ms": draw(st.sampled_from([short, long])),
-        "answer_ms": draw(st.sampled_from([short, long])),
-        "read_ms": draw(st.sampled_from([short, long])),
-        "lease_ms": draw(st.sampled_from([1, long])),
-        "keep_ms": draw(st.sampled_from([short, long])),
+        "answer_ms": draw(st.sampled_from([hardly, short, long])),
+        "read_ms": draw(st.sampled_from([hardly, short, long])),
+        "lease_ms": draw(st.sampled_from([hardly, 1, long])),
+        "keep_ms": draw(st.sampled_from([hardly, short, long])),
         "max_encodes": draw(st.integers(1, 3)),
     }
     return {"orchestrator": style, "ec": ec}
 
 
+_DRAFTERS = [{"speculative_method": name, "num_speculative_tokens": 2} for name in ("ngram", "eagle", "draft_model")]
+
+
 @st.composite
 def _schedulers(draw: st.DrawFn) -> dict[str, Any]:
+    """Small pools and tight budgets, of which the largest item fills one of the encoder's."""
     return {
         "num_gpu_blocks": draw(st.sampled_from([80, 120, 600])),
         "max_num_batched_tokens": draw(st.sampled_from([64, 300, 2048])),
         "max_num_seqs": draw(st.integers(1, 8)),
-        "encoder_cache_size": 512,
-        "max_num_encoder_input_tokens": 512,
+        "encoder_cache_size": draw(st.sampled_from([256, 512])),
+        "max_num_encoder_input_tokens": draw(st.sampled_from([256, 512])),
         "enable_prefix_caching": draw(st.booleans()),
+        "model_runner": draw(st.sampled_from(["v1", "v2"])),
+        "async_scheduling": draw(st.booleans()),
+        "strip": draw(st.sampled_from(["admission", "deferred"])),
+        **draw(st.sampled_from([{}, {}, *_DRAFTERS])),
     }
 
 
