@@ -35,7 +35,7 @@ check: $(VENV)/.testing ## lint, types, layers
 docs: $(VENV)/.docs     ## the documentation, warnings are errors
 	$(BIN)/python -m sphinx -W --keep-going -q -E -b html docs docs/_build/html
 
-compiled: $(FAST_VENV)/.fast ## the engine compiled to C (a minute; needs a C compiler), and compared with its source
+compiled: $(FAST_VENV)/.fast ## engine, fleet and monitors compiled to C (some minutes; needs a C compiler), and compared with their source
 	cd $(FAST_VENV) && bin/python -m pytest -q -c ../pyproject.toml ../tests/unit/engine/test_compiled_equals_source.py
 
 SOAK ?= 0:80
@@ -90,7 +90,7 @@ $(VENV)/.testing: $(VENV)/.run
 	$(PIP) --editable '.[testing]'
 	touch $@
 
-$(FAST_VENV)/.fast: pyproject.toml constraints.txt hatch_build.py $(shell find epdsim/core -name '*.py')
+$(FAST_VENV)/.fast: pyproject.toml constraints.txt hatch_build.py $(shell find epdsim -name '*.py')
 	$(PYTHON) -m venv $(FAST_VENV)
 	$(FAST_PIP) torch pytest-timeout
 	EPDSIM_COMPILE=1 $(FAST_PIP) .

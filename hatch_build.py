@@ -19,13 +19,18 @@ COMPILED = (
     "core/caches/encoder_cache.py",
     "core/caches/encoder_decoder_cache.py",
     "core/kv/*.py",
+    "core/plan.py",
     "core/prompt.py",
     "core/scheduler/*.py",
+    "fleet/*.py",
+    "fleet/ec/*.py",
+    "fleet/orchestrators/*.py",
+    "payload/message.py",
+    "spec/*.py",
 )
 """Below `epdsim`; a folder's `__init__.py` stays as it is."""
-READ = ("core/*.py", "core/ec/*.py")
-"""What the compiler looks at for types alone."""
-OPTIONS = ("--follow-imports=skip", "--ignore-missing-imports", "--disable-error-code=misc")
+OPTIONS = ("--follow-imports=silent", "--ignore-missing-imports", "--disable-error-code=misc")
+"""What the compiled modules import is looked at for types alone."""
 
 
 class CompileHook(BuildHookInterface):
@@ -75,9 +80,7 @@ def compile_package(root: Path, folder: Path) -> list[Path]:
 
     shutil.copytree(root / "epdsim", folder / "epdsim", ignore=shutil.ignore_patterns("__pycache__"))
     with chdir(folder):
-        compiled = _files(COMPILED)
-        read = [path for path in _files(READ) if path not in compiled]
-        modules = mypycify([*OPTIONS, *compiled, *read], only_compile_paths=compiled, opt_level="2", debug_level="0")
+        modules = mypycify([*OPTIONS, *_files(COMPILED)], opt_level="2", debug_level="0")
         command = build_ext(Distribution({"name": "epdsim", "packages": [], "ext_modules": modules}))
         command.inplace = True
         command.ensure_finalized()

@@ -47,7 +47,7 @@ class World:
     """
 
     def __init__(self, config: FleetConfig, sinks: Sequence[Sink], *, wants_detail: bool, takes_strides: bool) -> None:
-        self.env = simpy.Environment()
+        self.env = simpy.Environment(0.0)
         self.config = config
         self.wants_detail = wants_detail
         self.takes_strides = takes_strides

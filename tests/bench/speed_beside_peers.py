@@ -1,6 +1,7 @@
 """CPU time and peak memory of this simulator and of its peers on the same requests, in one run, as ratios.
 
     python tests/bench/speed_beside_peers.py --peers FOLDER [--requests 10000 20000 100000] [--rounds 3]
+        [--compiled .venv-fast/bin]
 
 The work: text requests, Poisson 20 a second, over four instances, 512 prompt and 128 output tokens each. Each peer that the Python
 index has is installed in an environment of its own in FOLDER, and is left out with a reason where that fails. Every measured
@@ -115,6 +116,7 @@ def _fleet_sim(bin_folder: Path, count: int, folder: Path) -> Sequence[str]:
     return [str(bin_folder / "vllm-sr-sim"), "simulate-fleet", str(fleet), *options]
 
 
+COMPILED = Contender("epdsim, compiled", "the same out of `make compiled`", "", _ours)
 CONTENDERS = (
     Contender("epdsim", "as users run it, no monitors", "", _ours),
     Contender("Dynamo mocker 1.6.1", "Rust; offline replay, round robin", "ai-dynamo-runtime==1.6.1", _python(DYNAMO)),
@@ -186,9 +188,16 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, required=True, help="folder for the environments of peers")
     parser.add_argument("--requests", type=int, nargs="+", default=[10_000, 20_000, 100_000])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--compiled", type=Path, default=ROOT / ".venv-fast" / "bin", help="where the compiled program is, if anywhere"
+    )
     options = parser.parse_args()
     options.peers.mkdir(parents=True, exist_ok=True)
     places: dict[str, Path] = {}
+    contenders = list(CONTENDERS)
+    if (options.compiled / "epdsim").exists():
+        contenders.insert(1, COMPILED)
+        places[COMPILED.name] = options.compiled
     for one in CONTENDERS:
         try:
             places[one.name] = bin_of(one, options.peers)
@@ -198,7 +207,7 @@ def main() -> None:
     ours_s: dict[int, float] = {}
     for count in options.requests:
         commands = {
-            one.name: one.command(places[one.name], count, options.peers) for one in CONTENDERS if one.name in places
+            one.name: one.command(places[one.name], count, options.peers) for one in contenders if one.name in places
         }
         costs = measure(commands, options.rounds)
         ours = costs["epdsim"]
