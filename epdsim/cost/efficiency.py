@@ -28,6 +28,8 @@ class LmEfficiency:
         fixed_ms: Once per step.
         layer_us: Per layer and step: launches, norms, everything that does not grow.
         request_us: Per decode request: sampling and small kernels.
+        fp8_mfu: What products of FP8 reach of their peak, as a share of what those of bf16 reach of theirs.
+        fp8_bandwidth: The same of the memory's rate when weights are read.
     """
 
     mfu_prefill: float
@@ -42,6 +44,8 @@ class LmEfficiency:
     fixed_ms: float = 0.0
     layer_us: float = 0.0
     request_us: float = 0.0
+    fp8_mfu: float = 0.57
+    fp8_bandwidth: float = 0.75
 
     def __post_init__(self) -> None:
         _check(self, zero_allowed=("activation_passes", "allreduce_us", "fixed_ms", "layer_us", "request_us"))
@@ -145,6 +149,8 @@ LM_EFFICIENCY: Mapping[str, LmEfficiency] = MappingProxyType(
             allreduce_us=2.82,
             layer_us=40.6,
             request_us=1.43,
+            fp8_mfu=0.62,
+            fp8_bandwidth=0.68,
         ),
         "b200": LmEfficiency(
             mfu_prefill=0.825,
@@ -185,6 +191,10 @@ LM_EFFICIENCY: Mapping[str, LmEfficiency] = MappingProxyType(
 Fitted to step times that AIConfigurator 0.12.0 models for Qwen3-VL 2B, 4B, 8B, 32B (TP 1, 2, 4) and 30B-A3B on vLLM 0.24, bf16:
 least squares of the logarithm of the ratio with a soft limit on outliers, prefill rows counted twice, the MFUs of prefill and
 decode held equal. L40S leaves out TP 4, where the tool's all-reduces take four times as long as their ring bytes.
+
+FP8 is not fitted: its two shares are medians over measured matrix products of H100 and H200 (AIConfigurator, vLLM 0.24, Cutlass
+with scaled activations; at least 2,048 wide and deep), of 2,048 to 8,192 rows and of up to 8. Products of bf16 take 1.13 and 1.24
+times as long with many rows, 1.46 and 1.37 times with few. GPUs without such a table have the H100's.
 """
 
 ENCODE_EFFICIENCY: Mapping[str, EncodeEfficiency] = MappingProxyType(

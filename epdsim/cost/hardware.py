@@ -21,6 +21,7 @@ class Gpu:
         inter_node_bytes_per_s: GPU to GPU across nodes, per direction.
         pcie_bytes_per_s: Host to device, per direction.
         source: Where the figures come from.
+        fp8_flops: The same in FP8; 0 where the tensor cores have none, and FP8 weights are multiplied as bf16.
     """
 
     name: str
@@ -31,15 +32,17 @@ class Gpu:
     inter_node_bytes_per_s: float
     pcie_bytes_per_s: float
     source: str
+    fp8_flops: float = 0.0
 
 
 _AICONFIGURATOR = "AIConfigurator 0.12.0 system file"
 
 
-def _gpu(name: str, *rates: float, source: str = _AICONFIGURATOR) -> Gpu:
+def _gpu(name: str, *rates: float, fp8: float = 0.0, source: str = _AICONFIGURATOR) -> Gpu:
     """Units of data sheets: HBM TB/s, bf16 TFLOP/s, memory GiB, then GB/s within a node, across nodes, over PCIe."""
     hbm, flops, memory, intra, inter, pcie = rates
-    return Gpu(name, hbm * 1e12, flops * 1e12, int(memory * GIB), intra * 1e9, inter * 1e9, pcie * 1e9, source)
+    links = intra * 1e9, inter * 1e9, pcie * 1e9
+    return Gpu(name, hbm * 1e12, flops * 1e12, int(memory * GIB), *links, source, fp8 * 1e12)
 
 
 GPUS: Mapping[str, Gpu] = MappingProxyType(
@@ -47,13 +50,23 @@ GPUS: Mapping[str, Gpu] = MappingProxyType(
         spec.name: spec
         for spec in (
             _gpu("a100", 2.039, 312, 80, 300, 25, 32),
-            _gpu("h100", 3.35, 989, 80, 450, 50, 64),
-            _gpu("h200", 4.8, 989, 141, 450, 50, 64),
-            _gpu("b200", 7.7, 2250, 180, 900, 100, 128),
-            _gpu("gb200", 8.0, 2500, 185, 900, 900, 64),
-            _gpu("l40s", 0.864, 362, 45, 32, 50, 32),
+            _gpu("h100", 3.35, 989, 80, 450, 50, 64, fp8=1978),
+            _gpu("h200", 4.8, 989, 141, 450, 50, 64, fp8=1978),
+            _gpu("b200", 7.7, 2250, 180, 900, 100, 128, fp8=4500),
+            _gpu("gb200", 8.0, 2500, 185, 900, 900, 64, fp8=5000),
+            _gpu("l40s", 0.864, 362, 45, 32, 50, 32, fp8=733),
             # What the H100 is, with half its links.
-            _gpu("h800", 3.35, 989, 80, 200, 50, 64, source="NVIDIA data sheet; inter-node and PCIe assumed as H100"),
+            _gpu(
+                "h800",
+                3.35,
+                989,
+                80,
+                200,
+                50,
+                64,
+                fp8=1978,
+                source="NVIDIA data sheet; inter-node and PCIe assumed as H100",
+            ),
             _gpu(
                 "a100-40g",
                 1.555,
@@ -65,10 +78,22 @@ GPUS: Mapping[str, Gpu] = MappingProxyType(
                 source="NVIDIA A100 data sheet; inter-node as AIConfigurator's A100",
             ),
             # No NVLink: GPU to GPU goes over PCIe 4.0.
-            _gpu("rtx4090", 1.008, 165, 24, 32, 25, 32, source="NVIDIA Ada white paper; inter-node assumed as A100"),
+            _gpu(
+                "rtx4090",
+                1.008,
+                165,
+                24,
+                32,
+                25,
+                32,
+                fp8=330,
+                source="NVIDIA Ada white paper; inter-node assumed as A100",
+            ),
             # The vendor publishes no data sheet; HBM, bf16, memory and NVLink are the widely reported figures, the network and PCIe
             # rates are assumed equal to the H100's.
-            _gpu("h20", 4.0, 148, 96, 450, 50, 64, source="press reports; inter-node and PCIe assumed as H100"),
+            _gpu(
+                "h20", 4.0, 148, 96, 450, 50, 64, fp8=296, source="press reports; inter-node and PCIe assumed as H100"
+            ),
         )
     }
 )

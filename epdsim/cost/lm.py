@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import sqrt
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from epdsim.core.errors import InputError
 from epdsim.cost.checks import non_negative
 from epdsim.cost.efficiency import LmEfficiency, lm_efficiency
 from epdsim.cost.hardware import Gpu, gpu
 from epdsim.cost.models import BF16_BYTES, LmSpec, lm_spec
+
+Precision = Literal["bf16", "fp8"]
+FP8_BYTES = 1
 
 
 class StepLoad(NamedTuple):
@@ -131,6 +134,9 @@ class RooflineLm:
         gpu_type: A GPU or its name.
         tp: GPUs that share the model; operations and weights are split evenly, the KV cache as far as it has heads.
         efficiency: The fitted constants; by default those of the GPU.
+        weights: What the layers' weights are kept and multiplied in; the output head stays in bf16. Where a GPU cannot multiply
+            FP8, only the bytes are fewer.
+        kv_cache: What the KV cache is kept in; its attention is computed as in bf16.
 
     Raises:
         InputError: When a name is unknown or `tp` is not a positive divisor of the model's heads.
@@ -157,7 +163,14 @@ class RooflineLm:
     )
 
     def __init__(
-        self, model: LmSpec | str, gpu_type: Gpu | str, tp: int = 1, efficiency: LmEfficiency | None = None
+        self,
+        model: LmSpec | str,
+        gpu_type: Gpu | str,
+        tp: int = 1,
+        efficiency: LmEfficiency | None = None,
+        *,
+        weights: Precision = "bf16",
+        kv_cache: Precision = "bf16",
     ) -> None:
         spec = lm_spec(model) if isinstance(model, str) else model
         card = gpu(gpu_type) if isinstance(gpu_type, str) else gpu_type
@@ -167,15 +180,21 @@ class RooflineLm:
         self.model, self.gpu, self.tp, self.efficiency = spec, card, tp, eff
         flop_ms = 1e3 / (card.bf16_flops * tp)
         byte_ms = 1e3 / (card.hbm_bytes_per_s * tp)
-        self._prefill_ms = 2 * spec.active_parameters * flop_ms / eff.mfu_prefill
-        self._decode_ms = 2 * (spec.active_parameters + spec.head_parameters) * flop_ms / eff.mfu_decode
-        weights = spec.dense_parameters + spec.head_parameters
-        self._weights_ms = BF16_BYTES * weights * byte_ms / eff.weight_bandwidth
-        self._expert_ms = BF16_BYTES * spec.experts * spec.expert_parameters * byte_ms / eff.expert_bandwidth
+        # Of one weight of a layer, in the time and bytes of one in bf16.
+        flops, nbytes = 1.0, BF16_BYTES * 1.0
+        if weights == "fp8":
+            nbytes = FP8_BYTES / eff.fp8_bandwidth
+            flops = card.bf16_flops / (card.fp8_flops * eff.fp8_mfu) if card.fp8_flops else 1.0
+        self._prefill_ms = 2 * flops * spec.active_parameters * flop_ms / eff.mfu_prefill
+        self._decode_ms = 2 * (flops * spec.active_parameters + spec.head_parameters) * flop_ms / eff.mfu_decode
+        read_bytes = nbytes * spec.dense_parameters + BF16_BYTES * spec.head_parameters
+        self._weights_ms = read_bytes * byte_ms / eff.weight_bandwidth
+        self._expert_ms = nbytes * spec.experts * spec.expert_parameters * byte_ms / eff.expert_bandwidth
         self._miss = 1 - spec.experts_per_token / spec.experts if spec.experts else 1.0
         score_ms = 4 * flop_ms / eff.mfu_attention
         self._pair_ms, self._sliding_pair_ms = score_ms * spec.score_values, score_ms * spec.sliding_score_values
         kv_ms = 1e3 / (card.hbm_bytes_per_s * min(tp, spec.kv_heads) * eff.kv_bandwidth)
+        kv_ms *= 0.5 if kv_cache == "fp8" else 1.0
         self._kv_ms = spec.full_kv_bytes_per_token * kv_ms
         self._sliding_kv_ms = (spec.kv_bytes_per_token - spec.full_kv_bytes_per_token) * kv_ms
         self._window = spec.sliding_window

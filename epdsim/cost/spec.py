@@ -16,7 +16,7 @@ from epdsim.cost.efficiency import encode_efficiency, lm_efficiency
 from epdsim.cost.encode import EncodeCost, LinearEncode, RooflineEncode, TableEncode
 from epdsim.cost.hardware import gpu
 from epdsim.cost.link import Link, named_link
-from epdsim.cost.lm import LinearLm, LmCost, RooflineLm
+from epdsim.cost.lm import LinearLm, LmCost, Precision, RooflineLm
 from epdsim.cost.lm_table import TableLm
 from epdsim.cost.render import DECODE_MEGAPIXEL_MS, MEDIA_MS, PREPROCESS_CPU_MS, PREPROCESS_GPU_MS, RenderCost
 from epdsim.cost.tables import Selection
@@ -35,12 +35,16 @@ class RooflineLmSpec(_Spec):
 
     Attributes:
         gpu: Name of a GPU; one that is unknown is answered with all names.
+        weights: What the layers' weights are kept and multiplied in (vLLM's `--quantization fp8`).
+        kv_cache: What the KV cache is kept in (`--kv-cache-dtype`); say its size in `kv_bytes_per_token` and `num_gpu_blocks` too.
     """
 
     kind: Literal["roofline"] = "roofline"
     model: str
     gpu: str
     tp: _Count = 1
+    weights: Precision = "bf16"
+    kv_cache: Precision = "bf16"
     mfu_prefill: _Positive | None = None
     mfu_decode: _Positive | None = None
     mfu_attention: _Positive | None = None
@@ -53,11 +57,14 @@ class RooflineLmSpec(_Spec):
     fixed_ms: _NonNegative | None = None
     layer_us: _NonNegative | None = None
     request_us: _NonNegative | None = None
+    fp8_mfu: _Positive | None = None
+    fp8_bandwidth: _Positive | None = None
 
     def build(self, base_dir: Path) -> LmCost:  # noqa: ARG002
         """The cost model."""
-        given = self.model_dump(exclude={"kind", "model", "gpu", "tp"}, exclude_none=True)
-        return RooflineLm(self.model, self.gpu, self.tp, replace(lm_efficiency(gpu(self.gpu).name), **given))
+        given = self.model_dump(exclude={"kind", "model", "gpu", "tp", "weights", "kv_cache"}, exclude_none=True)
+        constants = replace(lm_efficiency(gpu(self.gpu).name), **given)
+        return RooflineLm(self.model, self.gpu, self.tp, constants, weights=self.weights, kv_cache=self.kv_cache)
 
 
 class LinearLmSpec(_Spec):
