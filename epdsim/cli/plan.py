@@ -32,6 +32,13 @@ def plan(
             "--judge", help="Let the monitors of the properties judge every fleet that runs to its end; it costs time."
         ),
     ] = False,
+    exhaustive: Annotated[
+        bool,
+        typer.Option(
+            "--exhaustive",
+            help="Run every fleet that is cheaper than the answer, also those that a larger one which misses speaks against.",
+        ),
+    ] = False,
     seed: SeedOption = None,
     processes: ProcessesOption = None,
     store: StoreOption = None,
@@ -57,7 +64,7 @@ def plan(
         sweep=Sweep(processes, store, is_judged=judge, is_on_ray=ray),
         seed=seed,
         html=html,
-        wants=Wanted(check, curves),
+        wants=Wanted(check, curves, exhaustive=exhaustive),
         as_json=as_json,
     )
     raise typer.Exit(0 if holds else 1)

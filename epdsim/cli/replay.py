@@ -25,7 +25,9 @@ def replay(
     save_scenario: Annotated[
         Path | None,
         typer.Option(
-            "--save-scenario", help="Save the failure as one file (.yaml), to be replayed anywhere.", metavar="FILE"
+            "--save-scenario",
+            help="Save the failure as one file (.yaml), which epdsim replay takes anywhere (it is no scenario for epdsim run).",
+            metavar="FILE",
         ),
     ] = None,
 ) -> None:
@@ -58,7 +60,7 @@ def _save_scenario(place: Path, path: Path) -> None:
     from epdsim.testing.failures import save_scenario
 
     save_scenario(place, path)
-    typer.echo(f"{path} written\n", err=True)
+    typer.echo(f"{path} written; play it with epdsim replay {path}\n", err=True)
 
 
 def _replay_failure(place: Path, *, as_json: bool) -> bool:

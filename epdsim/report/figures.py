@@ -210,18 +210,24 @@ def fleets(tried: Sequence[DrawnFleet]) -> str:
 
 
 def goodput_curves(curves: Sequence[DrawnCurve]) -> str:
-    """Requests served within the bounds against requests offered, a line per fleet; on the diagonal all of them are."""
+    """What share of requests is served within the bounds against requests offered, a line per fleet.
+
+    A share, for as rates all fleets lie on one diagonal as long as they bear the load.
+    """
     figure = _figure(2.2, 3.6)
     axes: Axes = figure.subplots()
-    most = max(offered for curve in curves for offered, _ in curve.points)
-    axes.plot([0, most], [0, most], color="#a3162a", linewidth=1.0, linestyle="--", label="all that are offered")
+    axes.axhline(100, color="#a3162a", linewidth=1.0, linestyle="--", label="all that are offered")
+    least = 100.0
     for curve in curves[:MOST_LINES]:
-        offered, good = zip(*curve.points, strict=True)
+        offered = [asked for asked, _ in curve.points]
+        shares = [100.0 * good / asked if asked else 0.0 for asked, good in curve.points]
+        least = min(least, *shares)
         width = 2.4 if curve.is_answer else 1.2
-        axes.plot(offered, good, marker="o", markersize=3, linewidth=width, label=curve.name)
+        axes.plot(offered, shares, marker="o", markersize=3, linewidth=width, label=curve.name)
     axes.set_xlabel("offered, requests/s")
-    axes.set_ylabel("served within the bounds, requests/s")
-    axes.set_ylim(bottom=0)
+    axes.set_ylabel("served within\nthe bounds, %")
+    room = max(0.05 * (100.0 - least), 0.2)
+    axes.set_ylim(least - room, 100 + room)
     axes.set_xlim(left=0)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))

@@ -16,6 +16,7 @@ from epdsim.scenario.comparison import (
     CONFIDENCE,
     DEFAULT_FIGURES,
     Difference,
+    change_told,
     check_installed,
     common_points,
     differences,
@@ -120,8 +121,8 @@ def _print(found: Sequence[Difference], worse: Sequence[Difference], seeds: rang
             one.figure,
             f"{one.base:,.4g}",
             f"{one.head:,.4g}",
-            f"{one.change_percent:+.1f} %",
-            f"{one.low_percent:+.1f} to {one.high_percent:+.1f} %" if len(seeds) > 1 else "one seed",
+            change_told(one.change_percent),
+            change_told(one.low_percent, one.high_percent) if len(seeds) > 1 else "one seed",
             "REGRESSION" if one in worse else "",
         ]
         for one in found

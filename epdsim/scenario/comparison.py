@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from math import sqrt
+from math import isfinite, sqrt
 from statistics import mean, stdev
 
 from epdsim.core.errors import InputError
@@ -68,7 +68,21 @@ class Difference:
 
     def __str__(self) -> str:
         place = f" at {described(self.point)}" if self.point else ""
-        return f"{self.figure}{place}: {self.base:,.4g} to {self.head:,.4g} ({self.change_percent:+.1f} %)"
+        return f"{self.figure}{place}: {self.base:,.4g} to {self.head:,.4g} ({change_told(self.change_percent)})"
+
+
+MOST_PERCENT = 900.0
+"""From ten times as much on, a change is told as a factor."""
+
+
+def change_told(*percents: float) -> str:
+    """A change, or the two ends of its interval, in percent; as factors where percents would only be long."""
+    if all(abs(one) < MOST_PERCENT for one in percents):
+        return " to ".join(f"{one:+.1f}" for one in percents) + " %"
+    if not all(map(isfinite, percents)):
+        return "from nothing"
+    factors = [1 + one / 100 for one in percents]
+    return " to ".join(f"{one:,.0f}" if abs(one) >= 100 else f"{one:.3g}" for one in factors) + " times"
 
 
 def common_points(base: Scenario, head: Scenario) -> tuple[Point, ...]:

@@ -123,13 +123,16 @@ def surroundings_tables(around: Surroundings, told: str) -> list[TextTable]:
         around: What was run.
         told: The point, to be put in front of the titles.
     """
-    columns = ["fleet", "", "GPUs", "meets up to", "req/s", *(f"at {load:g} x" for load in LOADS)]
+    columns = ["fleet", "which", "GPUs", "meets up to", "that is", *(f"at {load:g} x" for load in LOADS)]
     rows = [
         [curve.name, curve.told, f"{curve.gpus:g}", *_most(curve), *(_worst(point) for point in curve.points)]
         for curve in around.curves
     ]
-    caption = "at each load the worst figure against its bound: above 1 it misses the level"
-    tables = [TextTable(f"{told}under more and less load", columns, rows, caption)]
+    caption = (
+        "at each load, in units of the traffic: the worst figure against its bound, with a star where the level is missed. "
+        "A fleet meets up to the last load before the first star."
+    )
+    tables = [TextTable(f"{told}the answer and the fleets next to it under more and less load", columns, rows, caption)]
     if around.what_if:
         rows = [[name, _worst(point), "meets" if point.meets else "misses"] for name, point in around.what_if.items()]
         tables.append(TextTable(f"{told}what if", ["setting", "worst figure / bound", "level"], rows))
@@ -138,11 +141,12 @@ def surroundings_tables(around: Surroundings, told: str) -> list[TextTable]:
 
 def _most(curve: Curve) -> tuple[str, str]:
     most = curve.most
-    return ("none", "") if most is None else (f"{most.load:g} x", f"{most.offered_req_s:.3g}")
+    return ("none", "") if most is None else (f"{most.load:g} x", f"{most.offered_req_s:.3g} req/s")
 
 
 def _worst(point: LoadPoint) -> str:
-    return "none" if point.worst is None else f"{point.worst:.2f}"
+    worst = "none" if point.worst is None else f"{point.worst:.2f}"
+    return worst if point.meets else f"{worst} *"
 
 
 def drawn(curves: Sequence[Curve]) -> list[DrawnCurve]:

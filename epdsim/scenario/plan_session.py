@@ -39,11 +39,13 @@ class Wanted:
         check: The answer under the settings of `plan.check`.
         curves: It and the fleets next to it under other loads, and under the settings of `plan.what_if`.
         picture: The answer once more, for a page.
+        exhaustive: Every fleet that is cheaper than the answer.
     """
 
     check: bool = False
     curves: bool = False
     picture: bool = False
+    exhaustive: bool = False
 
 
 def run_plan(
@@ -92,7 +94,8 @@ def _answer(scenario: Scenario, job: Job, run_jobs: RunJobs, wants: Wanted) -> A
     pools, left_out = pools_at(scenario, point)
     counted = replace(job, num_requests=traffic.num_requests)
     with _Progress(described(point)) as progress:
-        plan = Planner(pools, counted, run_jobs, progress, traffic.stretch_s).search()
+        search = Planner(pools, counted, run_jobs, progress, traffic.stretch_s, is_exhaustive=wants.exhaustive)
+        plan = search.search()
     fleet = dict(zip(plan.pools, plan.answer.fleet, strict=True))
     check = drawn = around = None
     if wants.check:

@@ -16,7 +16,7 @@ from epdsim.scenario.points import Point, described, metric
 from epdsim.scenario.runner import RunResult
 from epdsim.scenario.stretch import Traffic
 
-ASSUMED = "what one fleet misses, no fleet with fewer instances in one pool and as many in the others meets"
+ASSUMED = "a fleet misses what one with at least as many instances in each pool was seen to miss; cheaper ones were left out for it"
 ASSUMED_OF_STRETCH = "a fleet with more late requests in the busiest stretch than the level allows among all misses it"
 
 
@@ -63,8 +63,13 @@ def sizes(trial: Trial) -> str:
 
 def assumptions(scenario: Scenario, answers: Sequence[Answer]) -> list[str]:
     """Those of the file, and those of the search."""
-    has_stretch = any(one.traffic.stretch_s for one in answers)
-    return [*scenario.spec.assumptions, ASSUMED, *([ASSUMED_OF_STRETCH] if has_stretch else [])]
+    found = dict.fromkeys(line for one in answers for line in _assumed(one))
+    return [*scenario.spec.assumptions, *found]
+
+
+def _assumed(one: Answer) -> list[str]:
+    """What its search took for granted."""
+    return [*([ASSUMED] if one.plan.num_untried else []), *([ASSUMED_OF_STRETCH] if one.traffic.stretch_s else [])]
 
 
 def answer_table(one: Answer, slo: Mapping[str, float]) -> TextTable:
@@ -94,6 +99,13 @@ def sentences(one: Answer, slo: Mapping[str, float]) -> list[str]:
         stages = ", ".join(f"{stage} {millis(spent)}" for stage, spent in metrics.ttft_by_stage_ms.items())
         told.append(f"its mean TTFT goes to: {stages}")
     told.append(f"what binds: {binding_pool(one.plan) or 'nothing was measured'}; {_searched(one)}")
+    told.append(_cheaper(one.plan))
+    if one.plan.contradiction is not None:
+        met, missing = one.plan.contradiction
+        told.append(
+            f"more instances are not always better here: {sizes(met)} meets the level and {sizes(missing)} misses it"
+            " (plan with longer traffic, or with room to spare)"
+        )
     if one.check is not None:
         told.append(f"check: {_fate(one.check)}; " + ", ".join(_levels(one.check, slo)))
     return told
@@ -110,6 +122,17 @@ def _searched(one: Answer) -> str:
     return (
         f"{len(trials) - whole} fleets were simulated on the busiest {end_s - start_s:g} s (from {start_s:g} s on, {part}), "
         f"{whole} on all of it, the answer and its neighbours among them"
+    )
+
+
+def _cheaper(plan: Plan) -> str:
+    """What became of all fleets that cost less than the answer."""
+    run = plan.num_cheaper - plan.num_untried
+    if not plan.num_untried:
+        return f"cheaper fleets: {plan.num_cheaper}, all of them were simulated and miss"
+    return (
+        f"cheaper fleets: {plan.num_cheaper}, of which {run} were simulated and miss; {plan.num_untried} were not, for a larger "
+        "one misses (--exhaustive runs them too)"
     )
 
 
@@ -140,7 +163,9 @@ def as_data(one: Answer) -> dict[str, object]:
     return {
         "at": one.point,
         "left_out": one.left_out,
-        "assumed": [ASSUMED, *([ASSUMED_OF_STRETCH] if one.traffic.stretch_s else [])],
+        "assumed": _assumed(one),
+        "cheaper": {"fleets": one.plan.num_cheaper, "not_simulated": one.plan.num_untried},
+        "contradiction": one.plan.contradiction and [sizes(trial) for trial in one.plan.contradiction],
         "traffic": dataclasses.asdict(one.traffic),
         "answer": trial(one.plan.answer),
         "neighbours": [trial(tried) for tried in one.plan.neighbours],

@@ -1,9 +1,10 @@
 """The smallest fleet that meets a service level, found by simulation.
 
-The search takes one thing for granted and says so: a fleet that misses the service level does not meet it with fewer
-instances in one pool and as many in the others. So each pool's least size is found with all others at their largest, and from
-there fleets are tried in the order of their cost, without those that a failed one dominates. Whether the answer's own neighbours
-miss is run, not inferred.
+The search leaves fleets out on the strength of one thing, which need not hold where a quantile hangs on a few requests: a fleet
+that misses the service level does not meet it with fewer instances in one pool and as many in the others. So each pool's least
+size is found with all others at their largest, and from there fleets are tried in the order of their cost, without those that a
+failed one dominates. Whether the answer's own neighbours miss is run, not inferred; the plan says how many cheaper fleets were
+not, and whether a pair of those that were run contradicts the rule; an exhaustive search runs them too.
 
 Long traffic is searched on its busiest stretch first, and a second thing is taken for granted: a fleet with more late requests in
 the stretch alone than the level allows among all requests misses it. What is hopeful there is run on all of the traffic, and
@@ -59,12 +60,32 @@ class Plan:
         answer: The cheapest fleet that meets the service level.
         neighbours: The answer with one instance less in one pool; each was run.
         trials: Everything that was run, in order.
+        num_cheaper: Fleets within the bounds that cost less than the answer.
+        num_untried: Those of them that were not run, for one with at least as many instances in each pool misses the level.
     """
 
     pools: tuple[str, ...]
     answer: Trial
     neighbours: tuple[Trial, ...]
     trials: tuple[Trial, ...]
+    num_cheaper: int = 0
+    num_untried: int = 0
+
+    @property
+    def contradiction(self) -> tuple[Trial, Trial] | None:
+        """A fleet that meets the level and one with at least as many instances in each pool that misses it; None without any.
+
+        Only runs of the same traffic are compared.
+        """
+        pairs = product([one for one in self.trials if one.meets], [one for one in self.trials if not one.meets])
+        return next(
+            (
+                (met, missed)
+                for met, missed in pairs
+                if met.is_whole == missed.is_whole and _is_within(met.fleet, missed.fleet)
+            ),
+            None,
+        )
 
 
 class Planner:
@@ -76,6 +97,7 @@ class Planner:
         run_jobs: Runs jobs, at best several at a time.
         on_trial: Told each trial.
         stretch_s: From and to, in seconds: the busiest stretch of long traffic; None searches on all of it.
+        is_exhaustive: Run every fleet that is cheaper than the answer, also where a larger one misses.
     """
 
     def __init__(
@@ -85,7 +107,10 @@ class Planner:
         run_jobs: RunJobs,
         on_trial: Callable[[Trial], None] = lambda _: None,
         stretch_s: tuple[float, float] | None = None,
+        *,
+        is_exhaustive: bool = False,
     ) -> None:
+        self._is_exhaustive = is_exhaustive
         self._job, self._run_jobs, self._on_trial, self._stretch_s = job, run_jobs, on_trial, stretch_s
         self._pools = tuple(pools)
         self._bounds = tuple((pool.low, pool.high) for pool in pools.values())
@@ -101,12 +126,33 @@ class Planner:
             InputError: Not even the largest fleet meets the service level.
         """
         answer = self._cheapest(self._floor())
+        if self._is_exhaustive:
+            answer = self._cheapest_of(self._untried(answer)) or answer
         neighbours = self._try_whole(list(self._below(answer.fleet)))
         while better := [trial for trial in neighbours if trial.meets]:
             # What was taken for granted does not hold here: the figures that were run go first.
             answer = min(better, key=lambda trial: (trial.cost, trial.fleet))
             neighbours = self._try_whole(list(self._below(answer.fleet)))
-        return Plan(self._pools, answer, tuple(neighbours), tuple(self._trials))
+        cheaper, untried = len(self._cheaper(answer)), len(self._untried(answer))
+        return Plan(self._pools, answer, tuple(neighbours), tuple(self._trials), cheaper, untried)
+
+    def _cheaper(self, answer: Trial) -> list[Fleet]:
+        """Fleets that cost less, the cheapest first."""
+        ranges = [range(low, high + 1) for low, high in self._bounds]
+        found = [fleet for fleet in product(*ranges) if self._cost(fleet) < answer.cost]
+        return sorted(found, key=lambda one: (self._cost(one), one))
+
+    def _untried(self, answer: Trial) -> list[Fleet]:
+        return [fleet for fleet in self._cheaper(answer) if fleet not in self._whole and fleet not in self._of_stretch]
+
+    def _cheapest_of(self, fleets: Sequence[Fleet]) -> Trial | None:
+        """The first of some fleets that meets the level, a few at a time."""
+        for start in range(0, len(fleets), BESIDE):
+            hopeful = [trial.fleet for trial in self._try_quick(fleets[start : start + BESIDE]) if trial.meets]
+            met = [trial for trial in self._try_whole(hopeful) if trial.meets]
+            if met:
+                return met[0]
+        return None
 
     def _floor(self) -> Fleet:
         """Each pool's least size with all others at their largest, all pools side by side.

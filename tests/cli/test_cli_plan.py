@@ -41,7 +41,17 @@ def test_the_answer_its_neighbours_and_what_binds(epdsim, scenario):
     text = epdsim("plan", scenario, "--processes", "1").out
     assert "the smallest fleet" in text
     assert f"what binds: {one['binds']}" in text
-    assert "assumed: what one fleet misses" in text
+    assert "cheaper fleets: " in text
+    assert ("assumed: a fleet misses what" in text) == bool(one["cheaper"]["not_simulated"]) == bool(one["assumed"])
+
+
+def test_an_exhaustive_search_leaves_no_cheaper_fleet_out(epdsim, scenario):
+    (quick,) = json.loads(epdsim("plan", scenario, "--json", "--processes", "1").out)
+    (whole,) = json.loads(epdsim("plan", scenario, "--json", "--processes", "1", "--exhaustive").out)
+    assert whole["answer"] == quick["answer"]
+    assert (whole["cheaper"]["not_simulated"], whole["assumed"]) == (0, [])
+    assert len(whole["trials"]) == len(quick["trials"]) + quick["cheaper"]["not_simulated"]
+    assert "all of them were simulated and miss" in epdsim("plan", scenario, "--processes", "1", "--exhaustive").out
 
 
 def test_the_page_shows_fleets_and_the_answer_and_is_the_same_again(epdsim, scenario):

@@ -84,7 +84,7 @@ def edited(old, new):
             "at least 1 pixel",
         ),
         (edited("kind: poisson", "kind: posson"), "line {changed}, key 'workload.kind': 'posson'", "it is one of"),
-        (edited("kind: poisson", "knd: poisson"), "line 25, key 'workload.kind'", "the key is required"),
+        (edited("kind: poisson", "knd: poisson"), "line 26, key 'workload.kind'", "the key is required"),
         (edited("topology: e+p+d", "topology: pdq"), "line 10, key 'fleet.topology': 'pdq'", "'aggregated'"),
         (edited("family: qwen2.5-vl-3b", "family: qwen9"), "line 7, key 'family'", "no such family"),
         (edited("topology: e+p+d", "dialect: vllm-9"), "line 10, key 'fleet.dialect'", "no such name"),

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from epdsim.report.metrics import Distribution, MetricsSink
-from epdsim.scenario.comparison import differences
+from epdsim.scenario.comparison import change_told, differences
 from epdsim.scenario.points import more_is_better
 
 PLAIN = MetricsSink().result()
@@ -60,3 +60,17 @@ def test_one_seed_has_no_interval_and_a_figure_out_of_nothing_is_endless():
     (new,) = differences([{"arm": "a"}], ["preemptions"], [runs(1)], [runs(1, preemptions=3)])
     assert new.is_regression(1e9)
     assert str(new).startswith("preemptions at arm a: 0 to 3")
+
+
+@pytest.mark.parametrize(
+    ("percents", "told"),
+    [
+        ((5.0,), "+5.0 %"),
+        ((-3.25, 899.0), "-3.2 to +899.0 %"),
+        ((217_074.6,), "2,172 times"),
+        ((50.0, 1_900.0), "1.5 to 20 times"),
+        ((float("inf"),), "from nothing"),
+    ],
+)
+def test_a_change_from_tenfold_on_is_told_as_a_factor(percents, told):
+    assert change_told(*percents) == told

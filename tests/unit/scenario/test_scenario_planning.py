@@ -69,6 +69,43 @@ def test_the_answer_is_the_cheapest_of_all_fleets_and_its_neighbours_miss(highs,
     assert len(asked) == len(set(asked)) == len(plan.trials), "nothing is run twice"
 
 
+@settings(max_examples=100)
+@given(
+    st.tuples(*[st.integers(1, 4)] * 3),
+    st.tuples(*[st.sampled_from([0.5, 1.0, 2.0])] * 3),
+    st.sets(st.tuples(*[st.integers(1, 4)] * 3), max_size=8),
+)
+def test_an_exhaustive_search_finds_the_cheapest_of_any_system_and_leaves_nothing_cheaper_out(
+    highs, prices, lucky
+) -> None:
+    """Systems in which more may hurt: the largest fleet meets, and some others."""
+    meeting = lucky | {highs}
+    planner = Planner(plan_spec(highs, prices).pools, JOB, system(meeting.__contains__, []), is_exhaustive=True)
+    plan = planner.search()
+    every = list(product(*(range(1, high + 1) for high in highs)))
+
+    def cost(fleet):
+        return sum(price * size for price, size in zip(prices, fleet, strict=True))
+
+    assert plan.answer.cost == min(cost(fleet) for fleet in every if fleet in meeting)
+    assert (plan.num_untried, plan.num_cheaper) == (0, sum(cost(fleet) < plan.answer.cost for fleet in every))
+
+
+def test_what_was_left_out_is_counted_and_a_pair_that_contradicts_the_rule_is_told() -> None:
+    bounds, rule = plan_spec((4, 4, 1), (1, 1, 1)).pools, {(4, 4, 1), (4, 3, 1), (3, 4, 1), (3, 3, 1)}
+    plan = Planner(bounds, JOB, system(rule.__contains__, [])).search()
+    assert plan.answer.fleet == (3, 3, 1)
+    tried = {trial.fleet for trial in plan.trials}
+    cheaper = [(a, b, 1) for a in range(1, 5) for b in range(1, 5) if a + b < 6]
+    assert plan.num_cheaper == len(cheaper)
+    assert plan.num_untried == len(set(cheaper) - tried) > 0
+    assert plan.contradiction is None
+    odd = Planner(bounds, JOB, system((rule | {(1, 2, 1)}).__contains__, []), is_exhaustive=True).search()
+    met, missed = odd.contradiction
+    assert (odd.answer.fleet, met.fleet, met.meets, missed.meets) == ((1, 2, 1), (1, 2, 1), True, False)
+    assert all(size <= most for size, most in zip(met.fleet, missed.fleet, strict=True))
+
+
 def test_few_fleets_are_run_of_many() -> None:
     asked = []
 
