@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from epdsim.cli.live import SeedsOption, mode_names, seed_range
+
 
 def check(
     sut: Annotated[
@@ -26,6 +28,15 @@ def check(
     max_time: Annotated[
         float, typer.Option(min=1, help="Seconds after which what is left to explore is left out.", metavar="SECONDS")
     ] = 300,
+    modes: Annotated[
+        str | None,
+        typer.Option(
+            "--modes",
+            help="Play these set-ups of the scheduler alone, separated by commas, as epdsim replay --live does.",
+            metavar="MODES",
+        ),
+    ] = None,
+    seeds: SeedsOption = "0:1",
     report: Annotated[
         Path | None,
         typer.Option(help="Also write the verdicts to FILE (JSON), for epdsim table.", metavar="FILE", dir_okay=False),
@@ -60,7 +71,10 @@ def check(
         raise typer.Exit
     shows = sys.stderr.isatty() if progress is None else progress
     names = [one.id for one in wanted if one.monitor is not None]
-    told = _run(names, sut, dialect, seed, budget, max_time, shows=shows, stories=stories)
+    if modes is None:
+        told = _run(names, sut, dialect, seed, budget, max_time, shows=shows, stories=stories)
+    else:
+        told = _played(names, sut, dialect, modes, seeds, max_time, stories=stories)
     outcomes = {one["outcome"] for one in told["verdicts"]}
     if report is not None:
         with whole_file(report, str(report)) as out:
@@ -132,6 +146,24 @@ def _run(
         read = json.loads(report.read_text(encoding="utf-8"))
         read["verdicts"] += progress.failed(names)
         return read
+
+
+def _played(
+    names: list[str], sut: str, dialect: str | None, modes: str, seeds: str, max_time: float, *, stories: bool
+) -> dict[str, Any]:
+    """The report of the workloads of some modes and seeds."""
+    from epdsim.core.errors import InputError
+    from epdsim.spec import REGISTER
+    from epdsim.testing.modes import named_modes
+    from epdsim.testing.session import Session
+
+    session = Session(sut, dialect, seconds=max_time, tells_stories=stories)
+    exploration = named_modes(mode_names(modes) or (), seed_range(seeds))
+    if not session.hunter.can(exploration):
+        raise InputError(f"--modes of {sut}", "it has no engine to play workloads to", "leave --modes out")
+    of_engines = [name for name in names if REGISTER[name].level == "engine" and sut not in REGISTER[name].exempt]
+    verdicts = [session.check(name, [exploration]) for name in of_engines]
+    return {"sut": sut, "version": session.system.version, "verdicts": verdicts}
 
 
 class _Progress:

@@ -117,7 +117,7 @@ def reference_of(rules: Dialect) -> SystemUnderTest:
     from epdsim.sut.broadcast import ReferenceBroadcast  # noqa: PLC0415 - as below
     from epdsim.sut.reference import ReferenceProtocol, reference_engine  # noqa: PLC0415 - torch and pydantic load slowly
 
-    release = rules.name.removeprefix("vllm-") if rules.replacements else "0.32"
+    release = rules.name.partition(":")[0].removeprefix("vllm-") if rules.replacements else "0.32"
     return SystemUnderTest(
         "reference",
         rules.name,

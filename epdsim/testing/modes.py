@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import count, islice
+from collections.abc import Sequence
+from itertools import count, islice, product
 
 from epdsim.sut.cases import EngineCase
 from epdsim.sut.probe import events_of
@@ -33,6 +34,17 @@ def modes(name: str, *, weight: float = 1.0) -> Exploration:
                 collector.take(EngineCase(workload), events_of(EngineCase(workload), system))
 
     return Exploration(name, "engine", run, weight)
+
+
+def named_modes(names: Sequence[str], seeds: range) -> Exploration:
+    """The workloads of some modes and seeds, whatever budget and seed of the run."""
+
+    def run(collector: Collector, system: SystemUnderTest, _number: int, _budget: int) -> None:
+        for seed, mode in product(seeds, names):
+            case = EngineCase(schedule_workload(mode, seed, system.release).workload)
+            collector.take(case, events_of(case, system))
+
+    return Exploration("modes of the live comparison, as named", "engine", run)
 
 
 def is_servable(workload: RecordedWorkload) -> bool:

@@ -8,7 +8,7 @@ row says otherwise a release follows the ideal.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from epdsim.core import drafters, slots
 from epdsim.core.caches import encoder_cache, encoder_decoder_cache
@@ -335,17 +335,32 @@ def named(name: str) -> Dialect:
 
     Args:
         name: `"ideal"` or for example `"vllm-0.32"`; a patch version (`"vllm-0.32.0"`) is accepted and means its minor release.
+            `"vllm-0.32:strip.resumed"` is the ideal with that rule of the release alone, or with several joined by `+`.
 
     Raises:
-        InputError: No such name; the message lists all names.
+        InputError: No such name; the message lists all names. Or the release does not decide such a rule otherwise.
     """
     if name == "ideal":
         return IDEAL
+    release, _, chosen = name.partition(":")
+    if chosen:
+        return _only(named(release), chosen.split("+"))
     matched = _RELEASE.fullmatch(name)
     if matched is None or not FIRST <= int(matched[1]) <= LAST:
         raise InputError(f"dialect {name!r}", "no such name", f"the names are {', '.join(release_names())}")
     minor = int(matched[1])
     return Dialect(f"vllm-0.{minor}", _replacements(minor))
+
+
+def _only(release: Dialect, chosen: Sequence[str]) -> Dialect:
+    """The ideal with some rules of a release."""
+    for rule in chosen:
+        if rule not in release.replacements:
+            others = ", ".join(sorted(release.replacements))
+            raise InputError(
+                f"rule {rule!r}", f"{release.name} does not decide it otherwise", f"it does so with {others}"
+            )
+    return Dialect(f"{release.name}:{'+'.join(chosen)}", {rule: release.replacements[rule] for rule in chosen})
 
 
 def _replacements(minor: int) -> Mapping[str, Replacement]:
