@@ -16,6 +16,7 @@ from epdsim.workload.aiperf_turns import AiperfTurnsSpec
 from epdsim.workload.azure import AzureCsvSpec
 from epdsim.workload.bailian import BailianSpec
 from epdsim.workload.blis import BlisSpec
+from epdsim.workload.blis_yaml import BlisYamlSpec
 from epdsim.workload.burstgpt import BurstGptSpec
 from epdsim.workload.fixed import FixedSpec, RepeatSpec
 from epdsim.workload.jsonl import JsonlSpec, MooncakeSpec
@@ -34,6 +35,7 @@ OpenSpec = (
     | BurstGptSpec
     | BailianSpec
     | BlisSpec
+    | BlisYamlSpec
     | AiperfSpec
     | AiperfTurnsSpec
     | OwnCsvSpec

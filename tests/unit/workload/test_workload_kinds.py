@@ -100,6 +100,7 @@ KINDS = {
         "kind": "fixed",
         "requests": [{"parts": PARTS, "output_tokens": 2, "arrival_s": 3}, {"parts": PARTS[:1], "output_tokens": 1}],
     },
+    "blis": {"kind": "blis-yaml", "path": "blis.yaml", "limit": 70, "answer_s": 0.5, "media_position": "random"},
     "repeat": {"kind": "repeat", "requests": [{"parts": PARTS, "output_tokens": 2}], "times": 3},
     "closed loop": {
         "kind": "closed-loop",
@@ -108,6 +109,22 @@ KINDS = {
     },
 }
 
+BLIS = """
+version: "2"
+aggregate_rate: 9
+clients:
+  - &one
+    id: alone
+    rate_fraction: 1
+    arrival: {process: poisson}
+    input_distribution: {type: constant, params: {value: 5}}
+    output_distribution: {type: exponential, params: {mean: 3}}
+    prefix_group: g
+  - {<<: *one, id: talks, reasoning: {multi_turn: {max_rounds: 3, context_growth: accumulate}}}
+  - {<<: *one, id: looks, multimodal: {image_distribution: {type: constant, params: {value: 9}},
+     image_count_distribution: {type: empirical, params: {1: 1, "2": 1}}}}
+"""
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
@@ -115,6 +132,7 @@ def folder(tmp_path_factory):
     (path / "azure.csv").write_text(AZURE)
     (path / "mooncake.jsonl").write_text(MOONCAKE)
     (path / "own.csv").write_text(OWN)
+    (path / "blis.yaml").write_text(BLIS)
     (path / "set").mkdir()
     for client in range(3):
         (path / "set" / f"chunk-{client}-trace.csv").write_text(TRACE)
