@@ -143,9 +143,10 @@ class PushConnector(TimedConnector):
     def allocated(self, request: Request, index: int) -> None:
         """The encoder cache has an entry of it from now on; a producer pushes what it encodes."""
         identifier = request.mm_features[index].identifier
-        self._is_here.add(identifier)
-        if self._loads_with_room and self._is_consumer and not self.transfers.find(identifier, TransferState.LOADED):
+        # What was evicted in this very step, and is back, workers still hold: it is not named among what they drop.
+        if self._loads_with_room and self._is_consumer and identifier not in self._is_here:
             self.transfers.load(identifier, self._name(request, index), request.request_id)
+        self._is_here.add(identifier)
         if self._is_producer:
             self._prepare(request, index)
 
