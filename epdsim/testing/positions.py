@@ -41,7 +41,7 @@ def _clips(draw: st.DrawFn, scheme: PositionScheme) -> list[PositionItem]:
     if "use_audio_in_video" not in scheme.fields["video"]:
         if scheme is not QWEN3_VL:
             return [PositionItem("video", 0, length, None, fields)]
-        mask = b"".join(b"\0" * draw(st.integers(0, 3)) + frame + b"\0" for _ in range(steps))
+        mask = b"".join(b"\0" * draw(st.integers(1, 3)) + frame + b"\0" for _ in range(steps))
         return [PositionItem("video", 0, len(mask), list(mask), fields)]
     sound = draw(st.integers(0, 6))
     fields["use_audio_in_video"] = [float(sound > 0)]
