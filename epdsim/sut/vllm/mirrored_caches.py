@@ -157,7 +157,8 @@ def merged(vllm: Any, cache: Any, features: Sequence[MediaFeature]) -> list[Any]
     try:
         kwargs, _ = vllm.BaseMultiModalProcessor._merge_mm_kwargs(StandIn(), cache, hashes, is_cached, missing, updates)  # noqa: SLF001
     finally:
-        cache.release_sender_touches()
+        if hasattr(cache, "release_sender_touches"):  # before 0.32 nothing is held for the time of a call
+            cache.release_sender_touches()
     items: list[Any] = [None] * len(features)
     for modality, own in indices.items():
         for index, item in zip(own, kwargs[modality], strict=True):

@@ -307,3 +307,37 @@ class TestAbort:
             engine.schedule()
             engine.finish_requests(["b"])
             assert engine.waiting == ["c"]
+
+
+@pytest.mark.parametrize(("rules", "encoded"), [("", ["b", "c"]), ("+scheduler.encoder_left", ["b"])])
+def test_encoder_budget_of_a_request_that_gives_way_goes_to_those_behind(
+    text, image, rules: str, encoded: list[str]
+) -> None:
+    """Where an encoder run that leaves the step is not withdrawn, what the next one left was counted without what came back."""
+    config = SchedulerConfig(
+        block_size=4,
+        num_gpu_blocks=10,
+        max_num_batched_tokens=32,
+        max_num_seqs=3,
+        max_model_len=64,
+        policy="priority",
+        encoder_cache_size=12,
+        max_num_encoder_input_tokens=8,
+        long_prefill_token_threshold=8,
+    )
+    engine = Scheduler(config, named(f"vllm-0.32:scheduler.withdrawn{rules}"))
+
+    def add(name: str, num_before: int, priority: int) -> None:
+        tokens = TokenPrompt([ord(name)] * num_before + [9] * 4)
+        engine.add_request(Request(name, tokens, 1, (image(name, num_before, 4),), priority=priority))
+
+    add("a", 16, 1)
+    engine.add_request(text("other", 1))
+    engine.update_from_output(engine.schedule())
+    add("b", 8, 0)
+    add("c", 8, 0)
+    engine.update_from_output(engine.schedule())
+    assert engine.running == ["a", "b", "c"]
+    plan = engine.schedule()  # each needs a block and an encoder run, and one block is left
+    assert list(plan.preempted) == ["a"]
+    assert sorted(plan.scheduled_encoder_inputs) == encoded
