@@ -21,7 +21,7 @@ from epdsim.core.releases.identity import IDENTITY_DEVIATIONS
 from epdsim.core.releases.loads import LOAD_DEVIATIONS
 from epdsim.core.releases.media import MEDIA_DEVIATIONS
 from epdsim.core.rules import IDEAL, Dialect, Replacement
-from epdsim.core.scheduler import admissible, preemption, rules, sessions
+from epdsim.core.scheduler import admissible, aligned, preemption, rules, sessions
 
 DEVIATIONS: tuple[Deviation, ...] = (
     Deviation(
@@ -292,6 +292,14 @@ DEVIATIONS: tuple[Deviation, ...] = (
         "without async scheduling a turn that ends before the last of its accepted drafts counts the others as computed, and so "
         "the first tokens of the session's next input; with it a session whose turn ends after a load failed forgets the tokens "
         "that it has to compute again (seen in 0.32.0, taken for all)",
+    ),
+    Deviation(
+        aligned.ALIGNED_CHUNK,
+        FIRST,
+        33,
+        aligned.aligned_to_batch,
+        "with block-aligned chunks and a drafter that takes slots of its own, a prompt is never begun whose blocks fit into a step "
+        "without these slots alone (seen in 0.32.0, taken for all)",
     ),
     Deviation(
         drafters.DRAFTER_CUT,

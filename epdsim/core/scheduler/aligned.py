@@ -11,15 +11,27 @@ def aligned_chunk(config: SchedulerConfig, state: RequestState, start: int, num_
     """Tokens of a chunk that starts at `start`, cut so that it ends where the model's state is to be cached.
 
     A chunk inside the prompt ends at a block boundary; one that starts off a boundary (an encoder input stopped the one before)
-    ends at the next; none runs past the last boundary that a later hit can use. Blocks that no step can hold are computed in
-    parts. Output that is computed again after a preemption counts as prompt.
+    ends at the next; none runs past the last boundary that a later hit can use. Blocks that no step can hold, beside the drafter's
+    own slots, are computed in parts. Output that is computed again after a preemption counts as prompt.
     """
+    return _cut(config, state, start, num_tokens, config.max_num_batched_tokens - config.drafter.num_slots)
+
+
+def aligned_to_batch(config: SchedulerConfig, state: RequestState, start: int, num_tokens: int) -> int:
+    """The same, but that a block counts as one that a step can hold though it cannot beside the drafter's slots: vLLM 0.32.
+
+    A prompt of such blocks is never begun.
+    """
+    return _cut(config, state, start, num_tokens, config.max_num_batched_tokens)
+
+
+def _cut(config: SchedulerConfig, state: RequestState, start: int, num_tokens: int, most: int) -> int:
+    """The chunk, where a step can hold `most` tokens of a request."""
     prefill_end = max(state.num_prompt + state.num_forgotten, state.num_tokens - 1)
     if start >= prefill_end:
         return num_tokens
     size, end = config.block_size, start + num_tokens
     if end < prefill_end:
-        most = config.max_num_batched_tokens
         if config.long_prefill_token_threshold:
             most = min(most, config.long_prefill_token_threshold)
         boundary = end - end % size

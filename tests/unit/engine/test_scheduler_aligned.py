@@ -63,6 +63,15 @@ def test_a_block_that_no_step_can_hold_is_computed_in_parts() -> None:
     assert chunks(aligned(block_size=16, max_num_batched_tokens=6), request("a", 20)) == [6, 6, 4, 4]
 
 
+def test_a_block_that_no_step_can_hold_beside_the_drafters_slots_is_computed_in_parts() -> None:
+    """LIVE-PROG: a draft model of its own takes one of four tokens, and the release waits for a step that has room for four."""
+    narrow = {"method": "draft_model", "max_num_batched_tokens": 4, "max_num_seqs": 1}
+    assert chunks(aligned(**narrow), request("a", 10)) == [3, 1, 3, 1, 2]
+    release = aligned(RELEASE, **narrow)
+    release.add_request(request("a", 10), trusted=True)
+    assert not any(step(release).total_num_scheduled_tokens for _ in range(20))
+
+
 def test_a_chunk_that_the_encoder_cut_is_aligned_again(image) -> None:
     engine = aligned(encoder_cache_size=4)
     one = request("a", 16, image("x", 0, 4), image("y", 5, 4))
