@@ -242,7 +242,7 @@ class LinearRenderSpec(_RenderSpec):
 
 
 class _LinkSpec(_Spec):
-    sharing: Literal["none", "instance", "fleet"] | None = None
+    sharing: Literal["none", "instance", "fleet", "fair-instance", "fair-fleet"] | None = None
 
 
 class LinearLinkSpec(_LinkSpec):
@@ -250,7 +250,8 @@ class LinearLinkSpec(_LinkSpec):
 
     Attributes:
         sharing: Which transfers wait for each other, one after the other: none, those to one instance, or all of the fleet; by
-            default `instance` for KV caches, `none` for others.
+            default `instance` for KV caches, `none` for others. With `fair-instance` and `fair-fleet` they go side by side, each
+            with an equal part of the bandwidth.
     """
 
     kind: Literal["linear"] = "linear"

@@ -281,6 +281,7 @@ class LinkUsed(Event, frozen=True):
         ends_ms: When its last byte is there.
         bytes_per_s: What the link can do.
         is_alone: Whether transfers over this link go one after the other.
+        is_fair: Whether they share its bandwidth; told when the last byte has gone, else when the first one may.
     """
 
     is_detail: ClassVar[bool] = True
@@ -290,6 +291,7 @@ class LinkUsed(Event, frozen=True):
     ends_ms: float
     bytes_per_s: float
     is_alone: bool
+    is_fair: bool = False
 
 
 class FirstToken(Event, frozen=True):

@@ -15,14 +15,14 @@ from epdsim.cost.render import RenderCost
 from epdsim.fleet.faults import Faults
 
 TOPOLOGIES = ("aggregated", "p+d", "e+pd", "e+p+d")
-Sharing = Literal["none", "instance", "fleet"]
+Sharing = Literal["none", "instance", "fleet", "fair-instance", "fair-fleet"]
 LOOKS_AGAIN_MS = 100.0
 """How often an idle engine looks whether an embedding that it waits for is late."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSharing:
-    """Which transfers wait for each other: none, those to one instance, or all.
+    """Which transfers wait for each other: none, those to one instance, or all; with `fair-` they share the bandwidth instead.
 
     Attributes:
         body: Request bodies, from the orchestrator.

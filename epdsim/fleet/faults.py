@@ -146,6 +146,15 @@ class Pace:
             now_ms = until_ms
         return now_ms + work_ms
 
+    def work_ms(self, start_ms: float, end_ms: float) -> float:
+        """How much is done meanwhile of work that takes so long at the usual pace."""
+        done_ms = end_ms - start_ms
+        for begin_ms, until_ms, speed in self._spans:
+            within_ms = min(end_ms, until_ms) - max(start_ms, begin_ms)
+            if within_ms > 0:
+                done_ms -= (1.0 - speed) * within_ms
+        return done_ms
+
 
 class Surroundings(Protocol):
     """What of a world faults need."""

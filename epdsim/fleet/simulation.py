@@ -10,6 +10,7 @@ from typing import Any
 
 import simpy
 
+from epdsim.core.errors import InputError
 from epdsim.events import Sink
 from epdsim.fleet.config import EncodePool, EnginePool, FleetConfig
 from epdsim.fleet.ec.kinds import EC_KINDS, Sides
@@ -76,6 +77,7 @@ def _build(world: World, family: Family) -> Orchestrator:
     config, faults, sharing = world.config, world.config.faults, world.config.costs.sharing
     slow: Mapping[LinkName, Sequence[Span]] = (faults.links or {}) if faults is not None else {}
     paces: Mapping[LinkName, Pace] = {kind: Pace(spans) for kind, spans in slow.items()}
+    _check_sharing(config)
     body = Lines(world, "body", config.costs.body_link, sharing.body, paces)
     ec = Lines(world, "ec", config.costs.ec_link, sharing.ec, paces)
     kv = Lines(world, "kv", config.costs.kv_link, sharing.kv, paces)
@@ -100,6 +102,19 @@ def _build(world: World, family: Family) -> Orchestrator:
         encoders = encoding.encoders if encoding is not None else ()
         _expect(world, faults, health, [*calls.engines, *encoders], sides.keepers)
     return orchestrator
+
+
+def _check_sharing(config: FleetConfig) -> None:
+    """What cannot wait for an end that is not known when a transfer is sent."""
+    costs = config.costs
+    if costs.sharing.ec.startswith("fair") and config.encode is not None and config.ec.kind == "store":
+        rule = "embeddings are read from a store within a step, whose end must be known when it begins"
+        raise InputError(
+            f"ec_link.sharing {costs.sharing.ec!r}", rule, "use fleet.ec of kind pull or push, or another sharing"
+        )
+    if costs.sharing.kv.startswith("fair") and config.orchestrator == "decode_first" and costs.kv_layers > 1:
+        rule = "layers are pushed while a prompt is computed, of which a fair line keeps no account"
+        raise InputError(f"kv_link.sharing {costs.sharing.kv!r}", rule, "use kv_layers 1, or another sharing")
 
 
 def _with_role(pool: EnginePool, kv_role: str) -> EnginePool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count
+from math import ceil
 from typing import Any, cast
 
 import simpy
@@ -31,6 +32,11 @@ _LAST = 2
 def on_grid(duration_ms: float) -> float:
     """The nearest duration on the grid of time."""
     return round(duration_ms * TICKS_PER_MS) / TICKS_PER_MS
+
+
+def up_to_grid(time_ms: float) -> float:
+    """The first moment on the grid that is not before a time."""
+    return ceil(time_ms * TICKS_PER_MS) / TICKS_PER_MS
 
 
 class World:

@@ -26,6 +26,8 @@ class SimCap:
     def __init__(self) -> None:
         self._busy_until_ms: dict[str, float] = {}
         self._max_batch_items = 0
+        self._busy: dict[str, list[tuple[float, float, int]]] = {}
+        """Of each fair line, the spans without a pause so far and the bytes of each."""
 
     def __call__(self, event: Event, engine: EngineState) -> Iterator[Finding]:
         """Within the budgets, and one at a time."""
@@ -59,12 +61,26 @@ class SimCap:
         # Ends stand on the grid of time, a nanosecond apart.
         if event.sent_bytes > most + event.bytes_per_s * 2e-9 + 1:
             yield Broken(f"{event.instance} moves {event.sent_bytes} bytes in a time for {most:.0f}")
+        if event.is_fair:
+            yield from self._together(event)
         if event.is_alone:
             if event.begins_ms < self._busy_until_ms.get(event.instance, 0.0):
                 yield Broken(
                     f"{event.instance} begins a transfer at {event.begins_ms} ms while it is busy with another one"
                 )
             self._busy_until_ms[event.instance] = event.ends_ms
+
+    def _together(self, event: LinkUsed) -> Iterator[Finding]:
+        """Transfers side by side, told in order of their ends, move no more than the line can in all the time that they take."""
+        spans = self._busy.setdefault(event.instance, [])
+        begins_ms, nbytes = event.begins_ms, event.sent_bytes
+        while spans and spans[-1][1] > event.begins_ms:
+            begun_ms, _, others = spans.pop()
+            begins_ms, nbytes = min(begins_ms, begun_ms), nbytes + others
+        spans.append((begins_ms, event.ends_ms, nbytes))
+        most = event.bytes_per_s * (event.ends_ms - begins_ms) / 1e3
+        if nbytes > most * (1 + 1e-9) + event.bytes_per_s * 2e-9 + 1:
+            yield Broken(f"{event.instance} moves {nbytes} bytes side by side in a time for {most:.0f}")
 
     def _overlap(self, event: Event, duration_ms: float, what: str) -> str:
         began_ms, until_ms = event.time_ms - duration_ms, self._busy_until_ms.get(event.instance, 0.0)

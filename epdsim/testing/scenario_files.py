@@ -13,6 +13,8 @@ FAMILIES = ("qwen3-vl-8b", "qwen2.5-vl-3b", "internvl3-8b")
 _LAST_MS = 4000
 _ROUTERS = st.sampled_from(["round_robin", "least_loaded", "prefix_affinity", "media_affinity"])
 
+_SHARINGS = ["none", "instance", "fleet", "fair-instance", "fair-fleet"]
+
 
 @st.composite
 def scenario_files(draw: st.DrawFn) -> dict[str, Any]:
@@ -47,11 +49,20 @@ def scenario_files(draw: st.DrawFn) -> dict[str, Any]:
         "workload": draw(_workloads()),
         "seed": draw(st.integers(0, 1 << 16)),
     }
+    _keep_to_known_ends(told["fleet"], told["costs"])
     if draw(st.booleans()):
         told["faults"] = draw(_faults(topology, counts))
     if draw(st.booleans()):
         told["clients"] = draw(_clients())
     return told
+
+
+def _keep_to_known_ends(fleet: dict[str, Any], costs: dict[str, Any]) -> None:
+    """What a step reads, and layers that are pushed while a prompt is computed, cannot go over a fair line."""
+    if fleet["ec"]["kind"] == "store" and "sharing" in costs["ec_link"]:
+        costs["ec_link"]["sharing"] = costs["ec_link"]["sharing"].removeprefix("fair-")
+    if fleet["orchestrator"] == "decode_first" and costs["kv_link"].get("sharing", "").startswith("fair"):
+        costs["kv_layers"] = 1
 
 
 @st.composite
@@ -110,7 +121,7 @@ def _schedulers(draw: st.DrawFn) -> dict[str, Any]:
 def _costs(draw: st.DrawFn) -> dict[str, Any]:
     def link() -> dict[str, Any]:
         rate = draw(st.sampled_from([1e7, 1e9, 5e10]))
-        shared = {"sharing": draw(st.sampled_from(["none", "instance", "fleet"]))} if draw(st.booleans()) else {}
+        shared = {"sharing": draw(st.sampled_from(_SHARINGS))} if draw(st.booleans()) else {}
         return {
             "kind": "linear",
             "bandwidth_bytes_per_s": rate,

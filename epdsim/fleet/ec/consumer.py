@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
+import simpy
+
 from epdsim.core.ec.connector import EcConnector, TimedConnector
 from epdsim.core.plan import StepPlan
 from epdsim.fleet.lines import Line
@@ -58,15 +60,15 @@ class Consumer(ABC):
     def stepped(self, plan: StepPlan) -> None:  # noqa: B027 - a store hears nothing of it
         """A step is done, and with it its loads."""
 
-    def _later(self, duration_ms: float, then: Callable[[], None]) -> None:
-        """Do something after a while, unless the engine is another one by then."""
+    def _later(self, event: simpy.Event, then: Callable[[], None]) -> None:
+        """Do something when an event fires, unless the engine is another one by then."""
         life = self._life
 
         def act(_: object) -> None:
             if life == self._life:
                 then()
 
-        self._world.after(duration_ms).callbacks.append(act)
+        event.callbacks.append(act)
 
 
 C = TypeVar("C", bound=TimedConnector)

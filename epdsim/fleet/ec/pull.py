@@ -83,7 +83,7 @@ class PullConsumer(TimedConsumer[PullConnector]):
         """Ask, and begin to read."""
         del plan
         for name, mm_hash in self._connector.take_asked():
-            self._later(self._latency_ms, partial(self._ask, self._producers[name], mm_hash))
+            self._later(self._world.after(self._latency_ms), partial(self._ask, self._producers[name], mm_hash))
         for name, mm_hash in self._connector.take_begun():
             self._read(self._producers[name], mm_hash)
         return 0.0
@@ -96,7 +96,7 @@ class PullConsumer(TimedConsumer[PullConnector]):
         if producer.is_lost:
             return  # nobody answers
         grant = producer.asked(self._engine.name, mm_hash)
-        self._later(self._latency_ms, partial(self._hear, producer.name, grant))
+        self._later(self._world.after(self._latency_ms), partial(self._hear, producer.name, grant))
 
     def _hear(self, name: str, grant: Grant) -> None:
         self._connector.reads.answered(name, grant.identifier, grant.answer, grant.until_ms)
@@ -116,7 +116,7 @@ class PullConsumer(TimedConsumer[PullConnector]):
                 self._world.emit(EcLoaded(self._world.env.now, self._engine.name, mm_hash, nbytes))
             self._end(producer, mm_hash, is_good=is_good)
 
-        self._later(self._line.send([nbytes]), end)
+        self._later(self._line.transfer([nbytes]), end)
 
     def _end(self, producer: PullProducer, mm_hash: str, *, is_good: bool) -> None:
         self._connector.reads.ended(producer.name, mm_hash, self._world.env.now, is_good=is_good)

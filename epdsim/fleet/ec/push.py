@@ -56,7 +56,7 @@ class PushConsumer(TimedConsumer[PushConnector]):
             self._connector.came(item.transfer_id, item.mm_hash, item.num_embeds)
             self._engine.nudge()
 
-        self._later(self._line.send([item.embedding_bytes]), come)
+        self._later(self._line.transfer([item.embedding_bytes]), come)
 
 
 class PushProducer(Keeper):

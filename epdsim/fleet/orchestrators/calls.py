@@ -107,8 +107,8 @@ class Calls:
         pool = self._decode if self._health is None else (yield from self._health.up(self._decode, "decode"))
         return self._to_decode(pool, task.rendered.prompt, task.mm_hashes)
 
-    def send_prefill(self, task: Task, engine: EngineInstance) -> tuple[Request, float]:
-        """Compose and send the call that computes a prompt; what the engine gets, and in how many milliseconds."""
+    def send_prefill(self, task: Task, engine: EngineInstance) -> tuple[Request, simpy.Event]:
+        """Compose and send the call that computes a prompt; what the engine gets, and what fires when it does."""
         world, rendered = self._world, task.rendered
         payload, handles, tables = self._payload(task), task.handles or NO_HANDLES, rendered.tables
         if tables is None:
@@ -133,11 +133,11 @@ class Calls:
         )
         world.emit(sent)
         again_ms = self._render_again_ms(task) if payload == "deferred" else 0.0
-        return request, self.way_ms(nbytes, engine.name) + again_ms
+        return request, self._way(nbytes, engine.name, again_ms)
 
     def send_decode(
         self, task: Task, engine: EngineInstance, kv_transfer: KvTransfer = WITHIN_STEP
-    ) -> tuple[Request, float]:
+    ) -> tuple[Request, simpy.Event]:
         """The same of the call that generates, from a KV cache that comes as it says."""
         world, rendered, num_tokens = self._world, task.rendered, task.rendered.prompt.num_tokens
         num_blocks, tables = -(-num_tokens // engine.block_size), rendered.tables
@@ -157,14 +157,14 @@ class Calls:
             kv_transfer=kv_transfer,
         )
         world.emit(LegSent(world.env.now, NAME, task.request_id, "decode", engine.name, nbytes))
-        return request, self.way_ms(nbytes, engine.name)
+        return request, self._way(nbytes, engine.name)
 
     def answer(
         self,
         engine: EngineInstance,
         request: Request,
         task: Task,
-        way_ms: float,
+        way: simpy.Event,
         *,
         is_visible: bool,
         beside: Sequence[simpy.Event] = (),
@@ -175,7 +175,7 @@ class Calls:
             The call as the engine kept it.
         """
         with outstanding(engine):
-            job = yield from self.submit(engine, request, task, way_ms, is_visible=is_visible, beside=beside)
+            job = yield from self.submit(engine, request, task, way, is_visible=is_visible, beside=beside)
             with taken_out(task, engine, job):
                 yield simpy.AnyOf(self._world.env, [job.done, *beside]) if beside else job.done
         return job
@@ -185,13 +185,12 @@ class Calls:
         engine: EngineInstance,
         request: Request,
         task: Task,
-        way_ms: float,
+        way: simpy.Event,
         *,
         is_visible: bool,
         beside: Sequence[simpy.Event] = (),
     ) -> Submission:
         """Bring a call to its engine, which begins with it once it has let go of an earlier one of the same name."""
-        way = self._world.after(way_ms)
         yield simpy.AnyOf(self._world.env, [way, *beside]) if beside else way
         gone = engine.gone(request.request_id)
         if gone is not None:
@@ -199,9 +198,9 @@ class Calls:
         task.check_client()
         return engine.submit(request, task.rendered, is_visible=is_visible, setback=task.setback)
 
-    def way_ms(self, nbytes: int, to: str) -> float:
+    def _way(self, nbytes: int, to: str, again_ms: float = 0.0) -> simpy.Event:
         """A body's way to an instance."""
-        return self._world.config.costs.hop_ms + self._body.to(to).send([nbytes])
+        return self._body.to(to).transfer([nbytes], self._world.config.costs.hop_ms + again_ms)
 
     def kv_bytes(self, task: Task) -> int:
         """The KV cache of a prompt."""

@@ -26,9 +26,9 @@ class DecodeFirst(Orchestrator):
     def _generate(self, task: Task) -> Steps:
         calls = self._calls
         engine = yield from calls.choose_decode(task)
-        request, way_ms = calls.send_decode(task, engine, AWAITED)
+        request, way = calls.send_decode(task, engine, AWAITED)
         with outstanding(engine):
-            job = yield from calls.submit(engine, request, task, way_ms, is_visible=True)
+            job = yield from calls.submit(engine, request, task, way, is_visible=True)
             with taken_out(task, engine, job):
                 if job.allocated is not None:
                     yield job.allocated | job.done
@@ -44,14 +44,17 @@ class DecodeFirst(Orchestrator):
         handover.allocated()
         prefill = yield from calls.choose_prefill(task, job.done)
         num_losses = prefill.num_losses
-        request, way_ms = calls.send_prefill(task, prefill)
-        computed = yield from calls.answer(prefill, request, task, way_ms, is_visible=False, beside=[job.done])
+        request, way = calls.send_prefill(task, prefill)
+        computed = yield from calls.answer(prefill, request, task, way, is_visible=False, beside=[job.done])
         began_ms = computed.began_ms if computed.began_ms >= 0 else world.env.now
         handover.begun()
         handover.prefilled(world.env.now)
         num_layers, kv_bytes = world.config.costs.kv_layers, calls.kv_bytes(task)
         first_ms = began_ms + (world.env.now - began_ms) / num_layers
-        yield world.after(calls.kv.to(decode.name).push(kv_bytes, first_ms, num_layers)) | job.done
+        line = calls.kv.to(decode.name)
+        is_whole = num_layers == 1
+        way = line.transfer([kv_bytes]) if is_whole else world.after(line.push(kv_bytes, first_ms, num_layers))
+        yield way | job.done
         if prefill.num_losses != num_losses:
             raise InstanceLostError(prefill.name, world.env.now)
         handover.ended(world.env.now)

@@ -130,8 +130,8 @@ class Encoding(ABC):
         world = self._world
         payload = "deferred" if self._sends_raw else "full"
         world.emit(LegSent(world.env.now, NAME, job.request_id, "encode", instance.name, job.body_bytes, payload))
-        way_ms = world.config.costs.hop_ms + self._body.to(instance.name).send([job.body_bytes])
-        world.after(way_ms).callbacks.append(lambda _: instance.submit(job))
+        way = self._body.to(instance.name).transfer([job.body_bytes], world.config.costs.hop_ms)
+        way.callbacks.append(lambda _: instance.submit(job))
 
     def _dispatch_to_living(self, job: EncodeJob, health: Health) -> Steps:
         try:

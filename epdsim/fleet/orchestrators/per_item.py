@@ -26,8 +26,8 @@ class PerItem(Orchestrator):
     def _generate(self, task: Task) -> Steps:
         calls = self._calls
         engine = task.consumer or (yield from calls.choose_prefill(task))
-        request, way_ms = calls.send_prefill(task, engine)
-        yield from calls.answer(engine, request, task, way_ms, is_visible=not calls.hands_over)
+        request, way = calls.send_prefill(task, engine)
+        yield from calls.answer(engine, request, task, way, is_visible=not calls.hands_over)
         if calls.hands_over:
             yield from self._hand_over(task, engine)
 
@@ -35,11 +35,11 @@ class PerItem(Orchestrator):
         """Move the KV cache to a decode engine and let it generate all tokens from the prompt's last position on."""
         world, calls, num_losses = self._world, self._calls, prefill.num_losses
         engine = yield from calls.choose_decode(task)
-        request, way_ms = calls.send_decode(task, engine)
-        yield world.after(way_ms)
+        request, way = calls.send_decode(task, engine)
+        yield way
         kv_bytes = calls.kv_bytes(task)
-        yield world.after(calls.kv.to(engine.name).send([kv_bytes]))
+        yield calls.kv.to(engine.name).transfer([kv_bytes])
         if prefill.num_losses != num_losses:
             raise InstanceLostError(prefill.name, world.env.now)
         world.emit(KvTransferred(world.env.now, engine.name, task.request_id, prefill.name, kv_bytes))
-        yield from calls.answer(engine, request, task, 0.0, is_visible=True)
+        yield from calls.answer(engine, request, task, world.after(0.0), is_visible=True)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from epdsim.core.errors import InputError
 from epdsim.cost import Link
 from epdsim.events import (
     EcEvicted,
@@ -205,6 +206,30 @@ class TestLinks:
         used = shared.of(LinkUsed)
         assert [one.begins_ms for one in used[1:]] == [one.ends_ms for one in used[:-1]]
         assert second.time_ms == pytest.approx(used[1].ends_ms + 0.5, abs=1e-6)
+
+    def test_fair_links_move_side_by_side(self, run_fleet, small_fleet, chat):
+        base = pools_of(small_fleet("p+d"), 2)
+        costs = replace(base.costs, kv_link=Link(1e6))
+        requests = [chat("a"), chat("b")]
+        alone, together = (
+            run_fleet(replace(base, costs=replace(costs, sharing=LinkSharing(kv=sharing))), requests)
+            for sharing in ("fair-instance", "fair-fleet")
+        )
+        first, second = (one.time_ms for one in alone.of(KvTransferred))
+        assert first == second, "each to a decode engine of its own"
+        assert [one.time_ms for one in together.of(KvTransferred)] == pytest.approx([first + 60.0] * 2, abs=1e-6)
+        used = [one for one in together.of(LinkUsed) if one.is_fair]
+        assert [one.ends_ms - one.begins_ms for one in used] == pytest.approx([120.0] * 2, abs=1e-6)
+
+    def test_what_must_know_its_end_does_not_share_fairly(self, run_fleet, small_fleet, chat):
+        apart = small_fleet("e+pd")
+        with pytest.raises(InputError, match="read from a store within a step"):
+            run_fleet(replace(apart, costs=replace(apart.costs, sharing=LinkSharing(ec="fair-fleet"))), [chat("a")])
+        base = replace(small_fleet("p+d"), orchestrator="decode_first")
+        fair = replace(base.costs, sharing=LinkSharing(kv="fair-instance"))
+        with pytest.raises(InputError, match="layers are pushed while"):
+            run_fleet(replace(base, costs=replace(fair, kv_layers=2)), [chat("a")])
+        assert run_fleet(replace(base, costs=fair), [chat("a")]).of(KvTransferred)
 
     def test_what_is_on_a_cut_link_waits(self, run_fleet, small_fleet, chat):
         (usual,) = run_fleet(small_fleet("p+d"), [chat("a")]).of(KvTransferred)
