@@ -2,6 +2,7 @@
 
 import pytest
 
+from epdsim.core.kv.block_keys import RANGE
 from epdsim.core.kv.blocks import BlockPool
 
 
@@ -70,6 +71,13 @@ def test_a_hit_ends_at_the_first_unknown_key() -> None:
     pool = pool_of(5)
     pool.publish(pool.take(3), (10, 11, 13))
     assert pool.find_all([10, 11, 12, 13]) == [1, 2]
+
+
+@pytest.mark.parametrize(("places", "blocks"), [((0, 3), [1, 4]), ((1, 2), [2, 3]), ((3, 2), [4, 3]), ((2, 4), [3])])
+def test_keys_of_one_chain_are_found_each_for_itself(places: tuple[int, ...], blocks: list[int]) -> None:
+    pool = pool_of(6)
+    pool.publish(pool.take(4), range(RANGE, RANGE + 4))
+    assert pool.find_all([RANGE + place for place in places]) == blocks
 
 
 def test_of_two_blocks_with_one_key_the_first_serves_until_it_is_lost() -> None:
