@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import yaml
-from pydantic import Field, NonNegativeFloat, PositiveFloat, ValidationError, field_validator, model_validator
+from pydantic import Field, PositiveFloat, ValidationError, field_validator, model_validator
 
 from epdsim.core.errors import InputError
 from epdsim.core.files import read_whole
@@ -25,6 +25,10 @@ _MAX_POPULATION = 100_000
 _OLD_CLASSES = {"realtime": "critical", "interactive": "standard"}
 _HOUR_US = 3_600_000_000
 _DRAIN_SEGMENTS = 10
+_MAX_EXACT = 10_000_000
+_Rate = Annotated[float, Field(gt=0, le=1e9)]
+_RateOrNone = Annotated[float, Field(ge=0, le=1e9)]
+_Span = Annotated[int, Field(ge=1, le=1_000_000_000)]
 DEFAULT_PREFIX_TOKENS = 50
 """Length of a `prefix_group` whose first client states none."""
 
@@ -93,8 +97,8 @@ class BlisArrival(SpecModel):
     """Gaps between a client's arrivals; their mean is that of its rate."""
 
     process: Literal["poisson", "gamma", "weibull", "constant"]
-    cv: Annotated[PositiveFloat, Field(le=MAX_CV)] | None = None
-    shape: PositiveFloat | None = None
+    cv: Annotated[float, Field(ge=0.01, le=MAX_CV)] | None = None
+    shape: Annotated[float, Field(ge=0.01, le=1e4)] | None = None
     scale: PositiveFloat | None = None
 
     @property
@@ -147,7 +151,7 @@ class BlisMedia(SpecModel):
 class BlisTurns(SpecModel):
     """Conversations."""
 
-    max_rounds: Annotated[int, Field(ge=1, le=MAX_HELD)]
+    max_rounds: PositiveInt
     think_time_us: NonNegativeInt = 0
     context_growth: Literal["", "none", "fixed", "accumulate"] = ""
     single_session: bool = False
@@ -189,7 +193,7 @@ class _Behaviour(SpecModel):
 
 
 class _ClientEntry(_Behaviour):
-    rate_fraction: NonNegativeFloat = 0.0
+    rate_fraction: _RateOrNone = 0.0
     concurrency: NonNegativeInt = 0
     think_time_us: NonNegativeInt = 0
     lifecycle: _Lifecycle | None = None
@@ -218,7 +222,7 @@ class _Drain(SpecModel):
 
 class _Cohort(_Behaviour):
     population: Annotated[int, Field(ge=1, le=_MAX_POPULATION)]
-    rate_fraction: PositiveFloat
+    rate_fraction: _Rate
     diurnal: _Diurnal | None = None
     spike: _Spike | None = None
     drain: _Drain | None = None
@@ -243,8 +247,8 @@ class _Cohort(_Behaviour):
 
 
 class _Stage(SpecModel):
-    rate: PositiveFloat
-    duration: PositiveInt
+    rate: _Rate
+    duration: _Span
 
 
 class _SharedPrefix(SpecModel):
@@ -259,6 +263,15 @@ class _SharedPrefix(SpecModel):
 class _InferencePerf(SpecModel):
     stages: Annotated[tuple[_Stage, ...], Field(min_length=1)]
     shared_prefix: _SharedPrefix
+
+    @model_validator(mode="after")
+    def _check_size(self) -> _InferencePerf:
+        users = self.shared_prefix.num_unique_system_prompts * self.shared_prefix.num_users_per_system_prompt
+        if users * len(self.stages) > MAX_HELD:
+            raise ValueError(f"has {users * len(self.stages)} users in all stages: {MAX_HELD} can be drawn at once")
+        if len(self.stages) == 1 and self.stages[0].rate * self.stages[0].duration > _MAX_EXACT:
+            raise ValueError(f"one stage of more than {_MAX_EXACT} requests")
+        return self
 
 
 class BlisClient(NamedTuple):
@@ -285,7 +298,7 @@ class BlisFile(SpecModel):
     version: str = "1"
     seed: int = 0
     category: Literal["", "language", "multimodal", "reasoning"] = ""
-    aggregate_rate: NonNegativeFloat = 0.0
+    aggregate_rate: _RateOrNone = 0.0
     horizon: NonNegativeInt = 0
     num_requests: NonNegativeInt = 0
     clients: tuple[_ClientEntry, ...] = ()
@@ -397,18 +410,21 @@ def _of_stages(given: _InferencePerf) -> list[BlisClient]:
         for index in range(count):
             prompt, user = divmod(index, prefix.num_users_per_system_prompt)
             own = total // count + (index < total % count)
-            turns = BlisTurns(max_rounds=max(own, 1), think_time_us=int(count / stage.rate * 1e6), single_session=True)
-            is_chat = prefix.enable_multi_turn_chat
+            is_chat, between_us = prefix.enable_multi_turn_chat and own > 0, int(min(count / stage.rate * 1e6, MAX_INT))
             behaviour = _Behaviour(
                 slo_class="standard",
                 input_distribution=lengths["input"],
                 output_distribution=lengths["output"],
                 prefix_group=f"prompt-{prompt}" if prefix.system_prompt_len else "",
                 prefix_length=prefix.system_prompt_len,
-                reasoning=_Reasoning(multi_turn=turns) if is_chat else None,
+                reasoning=_Reasoning(
+                    multi_turn=BlisTurns(max_rounds=own, think_time_us=between_us, single_session=True)
+                )
+                if is_chat
+                else None,
             )
             exactly = (own, stage.duration * 1_000_000) if len(given.stages) == 1 and not is_chat else None
-            if own or not (is_chat or exactly):
+            if own or not (prefix.enable_multi_turn_chat or exactly):
                 name = f"stage-{number}-prompt-{prompt}-user-{user}"
                 clients.append(BlisClient(name, behaviour, stage.rate / count, window, exactly))
         start_s += stage.duration

@@ -23,6 +23,7 @@ from epdsim.workload.streams import named_stream
 from epdsim.workload.trace_files import require_file
 from epdsim.workload.workload import Workload
 
+_LEAST_REQ_S = 1e-15
 _MODALITIES = ("image", "audio", "video")
 _BLOCK = 64
 """Draws at a time of each client; part of what a seed means, so a fixed number."""
@@ -140,7 +141,7 @@ class _ClientDraws:
             # The last of them falls on the end of the span, which is still part of it.
             yield from np.minimum(np.cumsum(gaps) / gaps.sum() * span_us, np.nextafter(span_us, 0.0)).tolist()
             return
-        mean_us, law = 1e6 / self._rate_req_s, arrival.law
+        mean_us, law = 1e6 / max(self._rate_req_s, _LEAST_REQ_S), arrival.law
         if law is None:
             yield from (number * mean_us for number in count(1))
             return

@@ -219,6 +219,18 @@ class TestInferencePerf:
         }
         assert [part.length for part in requests[0].parts] == [100, 447]
 
+    @pytest.mark.parametrize("is_chat", [False, True])
+    def test_an_hour_of_few_users(self, draw, is_chat):
+        few = {"num_unique_system_prompts": 1, "num_users_per_system_prompt": 2, "enable_multi_turn_chat": is_chat}
+        requests = draw(self.of((20.0, 3600), **few), answer_s=0)
+        assert len(requests) == pytest.approx(72_000, rel=0.01)
+
+    def test_more_than_can_be_drawn_is_refused(self, draw):
+        with pytest.raises(InputError, match="can be drawn at once"):
+            draw(self.of((8.0, 61), num_unique_system_prompts=10_000))
+        with pytest.raises(InputError, match="one stage of more than"):
+            draw(self.of((1e6, 1000)))
+
     def test_stages_follow_each_other(self, draw):
         requests = draw(self.of((8.0, 300), (20.0, 200)))
         counts = np.histogram([one.arrival_ms / 1e3 for one in requests], [0, 300, 500])[0]
