@@ -98,6 +98,24 @@ TOGETHER: Rule[Callable[[int, int], int]] = Rule(
 )
 
 
+def keep_for_first() -> bool:
+    """Whether copies of those that ask first stay until the step is planned, so that in the end they have all of theirs."""
+    return True
+
+
+def keep_for_nobody() -> bool:
+    """The copy that was ready first goes, whoever waits with it: requests push out each other's, and their own: vLLM 0.32."""
+    return False
+
+
+FIRST: Rule[Callable[[], bool]] = Rule(
+    "ec_pull.first",
+    "A host copy that a request needs is not pushed out by what it, or one that asks after it, begins to read (LIVE-WAIT).",
+    source="found by random fleets; vLLM 0.32.0",
+    ideal=keep_for_first,
+)
+
+
 class PullConnector(TimedConnector):
     """One engine's side.
 
@@ -114,6 +132,7 @@ class PullConnector(TimedConnector):
         "_ended",
         "_failed",
         "_keeps",
+        "_keeps_first",
         "_loads",
         "_restarts",
         "_room",
@@ -130,7 +149,7 @@ class PullConnector(TimedConnector):
         super().__init__(role, dialect)
         self.times = times or PullTimes()
         self._announces, self._restarts, self._serves = dialect[ANNOUNCED], dialect[WAIT], dialect[NUMBER]
-        self._keeps, self._room = dialect[COUNTED], dialect[TOGETHER]
+        self._keeps, self._room, self._keeps_first = dialect[COUNTED], dialect[TOGETHER], dialect[FIRST]()
         self.copies = HostCache(capacity)
         self.reads = Reads(self.copies, self.times, dialect)
         self.leases = Leases(self.copies, self.times.lease_ms)
@@ -177,9 +196,8 @@ class PullConnector(TimedConnector):
         if not self._is_consumer or not self._has_copy(feature):
             return False
         kept = self._keeps(feature.identifier)
-        if kept is not None and self._is_producer and kept not in self._counted:
-            self._counted.add(kept)
-            self.copies.pin(kept)
+        if kept is not None and self._is_producer:
+            self._count_on(kept)
         return True
 
     def allocated(self, request: Request, index: int) -> None:
@@ -299,6 +317,12 @@ class PullConnector(TimedConnector):
     def _take_in(self) -> None:
         self.reads.look(self.now_ms)
 
+    def _count_on(self, identifier: str) -> None:
+        """Keep a copy until the step is planned."""
+        if identifier not in self._counted:
+            self._counted.add(identifier)
+            self.copies.pin(identifier)
+
     def _has_copy(self, feature: MediaFeature) -> bool:
         entry = self.copies.get(feature.identifier)
         return entry is not None and entry.is_ready and self._serves(entry.num_embeds, feature.position.num_embeds)
@@ -319,7 +343,10 @@ class PullConnector(TimedConnector):
     def _problem(self, request: Request, feature: MediaFeature, num_computed: int) -> str | None:
         """Why an item cannot be had; empty when it is here or not to be read, None while it must be waited for."""
         identifier, key = feature.identifier, (request.request_id, feature.identifier)
-        if feature.position.end <= num_computed or self._has_copy(feature):
+        is_past = feature.position.end <= num_computed
+        if is_past or self._has_copy(feature):
+            if self._keeps_first and not is_past:
+                self._count_on(identifier)
             self._stop_clocks(request, (feature,), all_ready=False)
             return ""
         offer = self._offers(request).get(identifier)

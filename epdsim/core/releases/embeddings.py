@@ -76,6 +76,13 @@ EMBEDDING_DEVIATIONS: tuple[Deviation, ...] = (
         "(seen in 0.32.0, taken for all)",
     ),
     Deviation(
+        pull.FIRST,
+        FIRST,
+        33,
+        pull.keep_for_nobody,
+        "reads push out the host copies that others wait with, and those of their own request (seen in 0.32.0, taken for all)",
+    ),
+    Deviation(
         pull.NUMBER,
         FIRST,
         33,

@@ -3,60 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from pull_engine import Engine, ideal_but, metadata_only, offered
 
-from epdsim.core.ec.pull import COUNTED, NUMBER, TOGETHER, WAIT, PullConnector
-from epdsim.core.ec.read import LEASE, LOST, PullTimes
-from epdsim.core.ec.serve import ANNOUNCED, Answer
-from epdsim.core.items import MediaFeature
+from epdsim.core.ec.pull import FIRST, NUMBER, TOGETHER, WAIT, PullConnector
+from epdsim.core.ec.read import LEASE, LOST
+from epdsim.core.ec.serve import Answer
 from epdsim.core.prompt import TokenPrompt
 from epdsim.core.releases.dialects import named
 from epdsim.core.request import EcOffer, Request
-from epdsim.core.rules import IDEAL, Dialect, Replacement
-from epdsim.core.scheduler.config import SchedulerConfig
-from epdsim.core.scheduler.rules import EC_RESET
-from epdsim.core.scheduler.scheduler import Scheduler
-
-TIMES = PullTimes(wait_ms=100, answer_ms=20, read_ms=20, quarantine_ms=30, lease_ms=40)
-
-
-class Engine:
-    """A scheduler with a connector, and a hand on the clock."""
-
-    def __init__(self, role: str = "consumer", capacity: int = 16, dialect: Dialect = IDEAL, **settings) -> None:
-        defaults = {"block_size": 4, "num_gpu_blocks": 65, "max_num_batched_tokens": 16, "max_num_seqs": 4}
-        self.ec = PullConnector(role, capacity, TIMES, dialect)
-        self.scheduler = Scheduler(SchedulerConfig(**defaults | settings), dialect, self.ec)
-
-    def step(self, now_ms: float | None = None):
-        if now_ms is not None:
-            self.ec.now_ms = now_ms
-        plan = self.scheduler.schedule()
-        outcome = self.scheduler.update_from_output(plan)
-        self.ec.saved(plan.ec_saves)
-        self.ec.loaded(plan.ec_loads)
-        return plan, outcome
-
-    def grant(self, identifier: str, until_ms: float = float("inf")) -> None:
-        self.ec.reads.answered("p", identifier, Answer.GRANTED, until_ms)
-
-    def arrive(self, identifier: str, *, is_good: bool = True) -> None:
-        self.ec.reads.ended("p", identifier, self.ec.now_ms, is_good=is_good)
-
-
-def metadata_only(feature: MediaFeature) -> MediaFeature:
-    return MediaFeature(feature.modality, feature.identifier, feature.position, feature.data.subset())
-
-
-def offered(name: str, *features: MediaFeature, length: int = 12, **fields) -> Request:
-    offers = {one.identifier: EcOffer("p", one.position.num_embeds) for one in features}
-    return Request(name, TokenPrompt([7] * length), 1, features, ec_offers=offers, **fields)
-
-
-def ideal_but(*rules) -> Dialect:
-    released = named("vllm-0.32").replacements
-    return IDEAL.replacing(
-        "defect", {rule.name: Replacement(released[rule.name].behaviour, "on purpose") for rule in rules}
-    )
+from epdsim.core.rules import IDEAL, Dialect
 
 
 class TestWaiting:
@@ -201,9 +156,9 @@ class TestRules:
         return failed
 
     def test_items_that_push_each_other_out_are_not_waited_for_without_an_end(self, image) -> None:
-        assert "not there after" in self.play_three(Engine(capacity=5, dialect=ideal_but(TOGETHER)), image)["a"]
+        assert "not there after" in self.play_three(Engine(capacity=5, dialect=ideal_but(TOGETHER, FIRST)), image)["a"]
         assert not self.play_three(Engine(capacity=6), image)
-        endless = Engine(capacity=5, dialect=ideal_but(TOGETHER, WAIT))
+        endless = Engine(capacity=5, dialect=ideal_but(TOGETHER, FIRST, WAIT))
         assert not self.play_three(endless, image)
         assert endless.scheduler.waiting == ["a"]
 
@@ -224,6 +179,26 @@ class TestRules:
             engine.arrive("y")
             plan, _ = engine.step(2)
             assert (plan.scheduled_encoder_inputs, plan.ec_loads) == ({"a": [0]}, ("y",))
+
+    @pytest.mark.parametrize("dialect", [IDEAL, ideal_but(FIRST)], ids=lambda one: one.name)
+    def test_who_asks_first_has_its_items_first(self, image, dialect: Dialect) -> None:
+        """Two requests of two items each, and room for two: of the release neither ever has both of its own."""
+        engine = Engine(capacity=8, dialect=dialect)
+        for name, items in (("a", "xy"), ("b", "zx")):
+            features = [metadata_only(image(item, 6 * place, 4)) for place, item in enumerate(items)]
+            engine.scheduler.add_request(offered(name, *features, length=14))
+        done, num_reads = list[str](), 0
+        engine.ec.copies.take("x", 4)
+        engine.ec.copies.publish("x")
+        for step in range(30):
+            _, outcome = engine.step(step)
+            done += outcome.finished
+            for _, name in engine.ec.take_asked():
+                engine.grant(name)
+            for _, name in engine.ec.take_begun():
+                num_reads += 1
+                engine.arrive(name)
+        assert (done, num_reads < 6) == ((["a", "b"], True) if dialect is IDEAL else ([], False))
 
     def test_an_item_twice_takes_its_room_once_and_what_is_past_none(self, image) -> None:
         items = [metadata_only(image(name, at, 4)) for name, at in (("x", 0), ("y", 4), ("y", 8))]
@@ -284,63 +259,6 @@ class TestRules:
         assert engine.ec.copies.is_ready("x") == (dialect is not IDEAL)
 
 
-class TestProducer:
-    def encode(self, engine: Engine, image, *, is_saved: bool = True):
-        engine.scheduler.add_request(Request("a", TokenPrompt([7] * 8), 1, (image("x", 2, 4),)))
-        plan = engine.scheduler.schedule()
-        assert list(plan.ec_saves) == ["x"]
-        engine.scheduler.update_from_output(plan)
-        if is_saved:
-            engine.ec.saved(plan.ec_saves)
-
-    def ask(self, engine: Engine, consumer: str, now_ms: float) -> Answer:
-        engine.ec.now_ms = now_ms
-        engine.ec.leases.asked(consumer, "x")
-        (grant,) = engine.ec.take_grants()
-        return grant.answer
-
-    def test_what_is_being_copied_is_not_ready_and_what_is_not_there_is_missing(self, image) -> None:
-        engine = Engine("producer")
-        assert self.ask(engine, "c", 0) is Answer.MISSING
-        self.encode(engine, image, is_saved=False)
-        assert self.ask(engine, "c", 1) is Answer.NOT_READY
-        engine.ec.saved(["x"])
-        assert self.ask(engine, "c", 2) is Answer.GRANTED
-
-    @pytest.mark.parametrize("dialect", [IDEAL, ideal_but(ANNOUNCED)], ids=lambda one: one.name)
-    def test_only_what_is_complete_is_announced(self, image, dialect: Dialect) -> None:
-        engine = Engine("producer", dialect=dialect)
-        self.encode(engine, image, is_saved=False)
-        assert dict(engine.ec.take_announced()) == ({} if dialect is IDEAL else {"a": {"x": 4}})
-        engine.ec.saved(["x"])
-        assert dict(engine.ec.take_announced()) == ({"a": {"x": 4}} if dialect is IDEAL else {})
-
-    def test_a_lease_keeps_an_entry_until_it_is_read_or_the_lease_ends(self, image) -> None:
-        engine = Engine("producer", capacity=4)
-        self.encode(engine, image)
-        for _ in range(2):  # asking again takes no second pin
-            assert self.ask(engine, "c", 0) is Answer.GRANTED
-        assert self.ask(engine, "d", 10) is Answer.GRANTED
-        assert not engine.ec.copies.take("y", 1)
-        engine.ec.leases.read("c", "x")
-        engine.ec.leases.read("c", "x")
-        engine.ec.take_grants()
-        assert not engine.ec.copies.take("y", 1)
-        engine.ec.now_ms = 51
-        engine.ec.take_grants()
-        assert engine.ec.copies.take("y", 1)
-        assert self.ask(engine, "d", 52) is Answer.MISSING
-
-    def test_a_run_that_was_dropped_leaves_no_copy_to_wait_for(self) -> None:
-        connector = PullConnector("producer", 8)
-        connector.copies.take("x", 4)
-        connector._saves["x"] = None
-        connector.withdrawn("x")
-        connector.withdrawn("y")
-        assert not connector.is_busy
-        assert connector.copies.num_free == 8
-
-
 def test_a_clone_is_independent_and_equal(image) -> None:
     engine = Engine("both")
     engine.scheduler.add_request(offered("a", image("x", 2, 4), image("y", 8, 4), length=16))
@@ -364,28 +282,3 @@ def test_a_digest_does_not_know_what_time_it_is(image) -> None:
         engine.ec.now_ms = start_ms + 3
         digests.add(engine.scheduler.fingerprint())
     assert len(digests) == 1
-
-
-class TestCounted:
-    """An engine in both roles: one step loads one item of a request and encodes, and saves, another."""
-
-    def step_of_two(self, image, dialect: Dialect):
-        engine = Engine("both", capacity=4, dialect=dialect)
-        engine.scheduler.add_request(Request("a", TokenPrompt([7] * 6), 1, (image("x", 0, 4),)))
-        engine.step(0)
-        assert engine.ec.copies.is_ready("x")
-        engine.scheduler.reset_encoder_cache()
-        two = (image("y", 0, 4), image("x", 4, 4))
-        engine.scheduler.add_request(Request("b", TokenPrompt([8] * 12), 1, two))
-        return engine, engine.step(1)[0]
-
-    def test_a_copy_that_a_plan_counts_on_is_loaded(self, image) -> None:
-        keeping = ideal_but(EC_RESET)
-        engine, plan = self.step_of_two(image, keeping)
-        assert (plan.scheduled_encoder_inputs, plan.ec_loads, plan.ec_saves) == ({"b": [0]}, ("x",), ())
-        assert engine.ec.copies.is_idle
-
-    def test_the_release_saves_over_it(self, image) -> None:
-        names = {rule.name: named("vllm-0.32").replacements[rule.name] for rule in (EC_RESET, COUNTED)}
-        _, plan = self.step_of_two(image, IDEAL.replacing("defect", names))
-        assert (plan.scheduled_encoder_inputs, plan.ec_loads) == ({"b": [0]}, ())
