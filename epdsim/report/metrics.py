@@ -70,7 +70,7 @@ class RunMetrics:
         failed: Requests that were lost after work was done for them.
         refused: Requests that were turned away before.
         unfinished: Requests under way when the run ended.
-        duration_ms: From the first measured arrival to the last event.
+        duration_ms: From the first measured arrival to the last event that is no detail.
         ttft_ms: Arrival to first token.
         ttft_by_stage_ms: The mean of it by stage (`STAGES`), whose sum it is.
         tpot_ms: Time per output token after the first, per request with at least two.
@@ -230,7 +230,8 @@ class MetricsSink:
 
     def __call__(self, event: Event) -> None:
         """Take one event."""
-        self._end_ms = event.time_ms
+        if not event.is_detail:  # who listens to details must not make a run longer
+            self._end_ms = event.time_ms
         taker = self._takers.get(event.__class__)
         if taker is not None:
             taker(event)

@@ -15,6 +15,7 @@ from epdsim.events import (
     FirstToken,
     KvTransferred,
     LegSent,
+    LinkUsed,
     Preempted,
     Rendered,
     RequestArrived,
@@ -167,3 +168,15 @@ def test_the_books_balance_at_every_moment(data):
         assert of.unfinished == len(alive)
         assert of.completed + of.failed + of.refused == ended == of.completed + sum(of.failures.values())
         assert (of.e2e_ms.count if of.e2e_ms else 0) <= of.completed
+
+
+def test_a_detail_that_comes_last_does_not_make_a_run_longer():
+    """A link tells of a transfer when it is over, to those who listen to details."""
+    plain = [RequestArrived(0.0, "orchestrator", "a", 1), RequestFailed(5.0, "orchestrator", "a", "gone")]
+    sinks = MetricsSink(), MetricsSink()
+    for sink, events in zip(
+        sinks, (plain, [*plain, LinkUsed(90.0, "kv", 10, 1.0, 90.0, 1e6, is_alone=False)]), strict=True
+    ):
+        for one in events:
+            sink(one)
+    assert sinks[0].result() == sinks[1].result()
