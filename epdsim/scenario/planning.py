@@ -22,11 +22,15 @@ from epdsim.scenario.jobs import Job, JobResult, RunJobs
 from epdsim.scenario.loader import Scenario
 from epdsim.scenario.points import Point, described
 from epdsim.scenario.schema import PlanSpec, PoolBounds
+from epdsim.scenario.slo import Missed
 
 Fleet = tuple[int, ...]
 
 BESIDE = 2
 """Fleets that are tried side by side, as a small one is given up soon; a fixed number, not one of the machine."""
+
+HARDLY = 0.05
+"""By so much more at most, as a share, half as many instances miss a bound that more instances do little about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,24 +224,34 @@ class Planner:
         return [known[fleet] for fleet in fleets]
 
     def _none(self) -> InputError:
-        """That no fleet will do, with the figures of the largest one, which is run to its end for them."""
+        """That no fleet will do, with the figures of the largest one, which is run to its end for them beside one half as large."""
         largest = tuple(high for _, high in self._bounds)
-        is_known = largest in self._whole and self._whole[largest].result.metrics is not None
-        if not is_known:
-            (result,) = self._run_jobs([replace(self._of(largest, self._job), num_requests=0)])
-        else:
-            result = self._whole[largest].result
-        return InputError(
-            ", ".join(f"{pool} = {size}" for pool, size in zip(self._pools, largest, strict=True)),
-            f"the largest fleet misses the service level ({'; '.join(map(str, result.missed))})",
-            "raise high in plan.pools, or the bounds of slo",
-        )
+        half = tuple(max(low, (high + 1) // 2) for low, high in self._bounds)
+        fleets = list(dict.fromkeys([largest, half]))
+        results = self._run_jobs([replace(self._of(fleet, self._job), num_requests=0) for fleet in fleets])
+        of_largest, of_half = results[0].missed, results[-1].missed
+        rule = f"the largest fleet misses the service level ({'; '.join(map(str, of_largest))})"
+        remedy = "raise high in plan.pools, or the bounds of slo"
+        if half != largest and _is_no_better(of_largest, of_half):
+            rule += f", and one half as large hardly by more ({'; '.join(map(str, of_half))})"
+            remedy = "raise the bounds of slo; raising high in plan.pools changes little"
+        told = ", ".join(f"{pool} = {size}" for pool, size in zip(self._pools, largest, strict=True))
+        return InputError(told, rule, remedy)
 
     def _of(self, fleet: Fleet, job: Job) -> Job:
         return replace(job, constants={**job.constants, **dict(zip(self._pools, fleet, strict=True))})
 
     def _cost(self, fleet: Fleet) -> float:
         return sum(price * size for price, size in zip(self._prices, fleet, strict=True))
+
+
+def _is_no_better(larger: Sequence[Missed], smaller: Sequence[Missed]) -> bool:
+    """Whether a figure that the larger fleet misses is as good as the same in the smaller one."""
+    values = {missed.name: missed.value for missed in smaller if missed.value is not None}
+    return any(
+        missed.value is not None and missed.name in values and values[missed.name] <= (1 + HARDLY) * missed.value
+        for missed in larger
+    )
 
 
 def fleets_around(plan: Plan, pools: Mapping[str, PoolBounds]) -> Mapping[Fleet, tuple[float, str]]:

@@ -69,6 +69,28 @@ def test_the_answer_is_the_cheapest_of_all_fleets_and_its_neighbours_miss(highs,
     assert len(asked) == len(set(asked)) == len(plan.trials), "nothing is run twice"
 
 
+@pytest.mark.parametrize(
+    ("of_half", "is_told"),
+    [({"ttft_ms.p99": 9.1}, True), ({"ttft_ms.p99": 18.0}, False), ({"tpot_ms.p99": 9.0}, False)],
+)
+def test_where_half_the_fleet_is_as_good_the_remedy_is_the_service_level(of_half, is_told) -> None:
+    def run_jobs(jobs):
+        fleets = [tuple(job.constants[pool] for pool in POOLS) for job in jobs]
+        figures = [{"ttft_ms.p99": 9.0} if fleet == (4, 5, 1) else of_half for fleet in fleets]
+        return [JobResult(None, tuple(Missed(name, 1.0, value) for name, value in one.items())) for one in figures]
+
+    with pytest.raises(InputError) as caught:
+        Planner(plan_spec((4, 5, 1), (1, 1, 1)).pools, JOB, run_jobs).search()
+    assert ("half as large hardly by more (ttft_ms.p99 9.1 over 1)" in str(caught.value)) == is_told
+    told = "raise the bounds of slo; raising high in plan.pools changes little"
+    assert str(caught.value).endswith(told if is_told else "raise high in plan.pools, or the bounds of slo")
+
+
+def test_a_fleet_of_one_is_not_compared_with_itself() -> None:
+    with pytest.raises(InputError, match="; raise high"):
+        Planner(plan_spec((1, 1, 1), (1, 1, 1)).pools, JOB, system(lambda _: False, [])).search()
+
+
 @settings(max_examples=100)
 @given(
     st.tuples(*[st.integers(1, 4)] * 3),
