@@ -10,7 +10,10 @@ import typer
 
 def judge(
     what: Annotated[
-        Path, typer.Argument(help="Events (NDJSON) or a schedule recording (JSON lines).", metavar="EVENTS.ndjson")
+        Path,
+        typer.Argument(
+            help="Events (NDJSON) or a schedule recording (JSON lines): a file, no pipe.", metavar="EVENTS.ndjson"
+        ),
     ],
     only: Annotated[
         list[str] | None,
@@ -46,7 +49,8 @@ def judge(
             f"{unknown:,} of unknown kind{_kinds(judged.unknown)}, {judged.num_out_of_order:,} out of order"
         )
         for name, story in judged.stories.items():
-            typer.echo(f"\n{name}")
+            num_broken = judged.verdicts[name].num_broken
+            typer.echo(f"\n{name}{f', the first of {num_broken:,}' if num_broken > 1 else ''}")
             for line in story:
                 typer.echo(f"  {line}".rstrip())
     raise typer.Exit(1 if judged.stories else 0)

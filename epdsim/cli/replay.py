@@ -36,12 +36,16 @@ def replay(
     The exit code is 1 when something differs, and the first difference is told; or when the failure is not FIXED.
     """
     from epdsim.core.errors import InputError
-    from epdsim.testing.failures import find_failure
+    from epdsim.testing.failures import FOLDER, find_failure
 
     if (what is None) == (live is None):
         given = "no recording and no live system" if what is None else f"{what} and --live {live}"
         raise InputError(given, "replay takes a recording or --live SYSTEM", "give one of the two")
     failure = None if what is None else find_failure(what)
+    if what is not None and failure is None and not what.exists():
+        rule = f"there is no such file, and no such failure in {FOLDER} here"
+        remedy = "go to the folder that check ran in, or take a file of --save-scenario from there"
+        raise InputError(f"{str(what)!r}", rule, remedy)
     if save_scenario is not None:
         if failure is None:
             raise InputError("--save-scenario", "only a failure is saved as a scenario", "name the id of one")

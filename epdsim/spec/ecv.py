@@ -69,7 +69,7 @@ def ecv_says(event: Event, _engine: EngineState) -> Iterator[Finding]:
         if one.modality not in event.reason or str(one.index) not in event.reason or one.mm_hash not in event.reason
     ]
     if missing:
-        yield Broken(f"the refusal {event.reason!r} does not name {_tell(missing)}", (event.case,))
+        yield Broken(f"the refusal does not name {_tell(missing)}", (event.case,))
 
 
 class Variants:

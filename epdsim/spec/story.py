@@ -189,7 +189,9 @@ class _Teller:
                 _short(items[index].identifier) for index in event.scheduled_encoder_inputs.get(request_id, ()) if items
             ]
             if encoded:
-                self.say(event, request_id, f"{', '.join(encoded)} is to be encoded")
+                self.say(
+                    event, request_id, f"{', '.join(encoded)} {'is' if len(encoded) == 1 else 'are'} to be encoded"
+                )
             line = self._open.get(request_id)
             if (line is None or line.step != int(event.time_ms)) and count == 1:
                 goes_on.append(request_id)

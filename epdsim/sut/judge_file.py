@@ -61,6 +61,10 @@ def judge_file(path: Path, properties: Sequence[Property]) -> JudgedFile:
 
 def _runs(path: Path, judged: JudgedFile) -> Iterator[tuple[list[str], list[Event]]]:
     """Each run of a file with the lines that say which one it is."""
+    if path.is_fifo():
+        raise InputError(
+            f"{str(path)!r}", "it is a pipe, and what is judged is read twice", "write a file, and name that"
+        )
     header = read_header(path)
     if {"config", "requests", "steps"} <= set(header):
         for line, workload in read_schedules(path):

@@ -69,7 +69,8 @@ class Session:
         if total.outcome is Outcome.VIOLATED:
             return told | self._stories(explorations, property_id)
         if total.outcome is Outcome.INCONCLUSIVE:
-            told["reason"] = f"no case reached its premise ({REGISTER[property_id].sometimes})"
+            over = "the time was over, and " if told.get("is_cut") else ""
+            told["reason"] = f"{over}no case reached its premise ({REGISTER[property_id].sometimes})"
         return told
 
     def _stories(self, explorations: Sequence[Exploration], property_id: str) -> dict[str, Any]:
@@ -108,7 +109,7 @@ class Session:
             *told_failure(found),
             "",
             _behind(story),
-            f"found in {self.system.title}, seed {self.hunter.seed}; again: {replay}",
+            f"found in {self.system.title}, seed {self.hunter.seed}; again, in this folder and environment: {replay}",
         ]
         return {
             "lines": [one for one in lines if one is not None],

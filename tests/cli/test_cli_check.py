@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -80,6 +81,36 @@ def test_events_of_a_run_are_judged_and_what_is_unknown_is_counted(epdsim):
     assert judged["unknown"] == {"Rumour": 1}
     assert (judged["num_runs"], judged["num_out_of_order"]) == (3, 1)
     assert {judged["verdicts"][name]["outcome"] for name in ("SIM-BOOKS", "SIM-CAP", "SIM-ORDER")} == {"holds"}
+
+
+def test_one_story_stands_for_many_violations(epdsim):
+    rows = [
+        {"kind": "RequestChecked", "time_ms": 0, "instance": "mine", "case": f"c{number}", "reason": "no embedding"}
+        | {"items": [{"modality": modality, "index": 0, "mm_hash": "h0", "state": "metadata"}]}
+        | {"offered": [], "has_ec_params": False, "accepted": False}
+        for number, modality in enumerate(("image", "audio"))
+    ]
+    header = {"format": "epdsim-events", "version": 1}
+    Path("two.ndjson").write_text("".join(json.dumps(row) + "\n" for row in (header, *rows)))
+    called = epdsim("judge", "two.ndjson")
+    assert called.code == 1
+    assert "ECV-SAYS, the first of 2\n" in called.out
+    assert called.out.count("no embedding") == 1, "the refusal is quoted once"
+    assert "the refusal does not name image[0] (h0, metadata)" in called.out
+
+
+def test_a_pipe_is_not_judged(epdsim):
+    os.mkfifo("pipe")
+    called = epdsim("judge", "pipe")
+    assert called.code == 2
+    assert "'pipe': it is a pipe, and what is judged is read twice; write a file, and name that" in called.err
+
+
+def test_a_failure_that_is_not_here(epdsim):
+    called = epdsim("replay", "ecv-keyed-bca741")
+    assert called.code == 2
+    assert "'ecv-keyed-bca741': there is no such file, and no such failure in .epdsim/failures here" in called.err
+    assert "go to the folder that check ran in" in called.err
 
 
 def test_what_is_no_file_of_events(epdsim):

@@ -77,6 +77,7 @@ def load() -> Any:
     if not is_installed():
         raise InputError("vllm", "it is not installed in this environment", "install it with make vllm")
     os.environ.setdefault("VLLM_CONFIGURE_LOGGING", "0")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its logger sets its own level when it is made
     logging.getLogger("vllm").setLevel(logging.CRITICAL)
     release = SimpleNamespace()
     try:

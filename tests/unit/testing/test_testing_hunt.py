@@ -176,6 +176,14 @@ class TestReduction:
         assert said[0] == "exploring prompts"
         assert said[1].startswith("prompts: stopped after ")
 
+    @pytest.mark.parametrize(
+        ("budget", "told"), [(10_000, "the time was over, and no case reached"), (1, "no case reached")]
+    )
+    def test_a_premise_that_was_not_reached_in_time_says_so(self, budget, told):
+        verdict = Session(budget=budget, seconds=0.0).check("STRIP-COST", [PROMPTS])
+        assert verdict["outcome"] == "inconclusive"
+        assert verdict["reason"].startswith(told)
+
 
 class TestRulesBehind:
     def test_the_rule_is_named(self, lost):

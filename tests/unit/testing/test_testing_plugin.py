@@ -41,7 +41,7 @@ def test_verdicts_stories_and_report(run, pytester):
         [
             "*SLOT-ACCEPT: Whatever render emits*",
             "*1. a prompt is rendered:*",
-            "*found in reference vllm-0.32, seed 3; again: epdsim replay slot-accept-*",
+            "*found in reference vllm-0.32, seed 3; again, in this folder and environment: epdsim replay slot-accept-*",
             "*inconclusive: no case reached its premise*",
             "SLOT-ACCEPT * violated * epdsim replay slot-accept-*",
             "SLOT-FALLBACK * inconclusive *",
