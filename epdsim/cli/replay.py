@@ -14,7 +14,8 @@ def replay(
     what: Annotated[
         Path | None,
         typer.Argument(
-            help="A wire recording (folder), a schedule recording (JSON lines), the id of a failure, or a file it was saved as.",
+            help="A wire recording (folder), a schedule recording (JSON lines), the id of a failure in .epdsim/failures here, or a "
+            "file it was saved as.",
             metavar="WHAT",
         ),
     ] = None,
@@ -26,7 +27,7 @@ def replay(
         Path | None,
         typer.Option(
             "--save-scenario",
-            help="Save the failure as one file (.yaml), which epdsim replay takes anywhere (it is no scenario for epdsim run).",
+            help="Save the failure as one file (.yaml), which epdsim replay takes in any folder (it is not for epdsim run).",
             metavar="FILE",
         ),
     ] = None,

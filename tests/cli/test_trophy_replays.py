@@ -18,6 +18,10 @@ LINES = re.findall(
 )
 
 
+NOT_SHOWN = ("scheduler.unwritten", "KEY-INJ", "v2-async-prio-long-late", "80:81")
+"""Not public yet, so that the page has no line that tells its story."""
+
+
 def outcome(*arguments: str) -> str:
     result = CliRunner().invoke(app, ["check", *arguments, "--no-stories", "--json"])
     (verdict,) = json.loads(result.output)["verdicts"]
@@ -26,9 +30,10 @@ def outcome(*arguments: str) -> str:
 
 def test_the_page_has_them():
     assert len(LINES) > 6
+    assert NOT_SHOWN not in LINES
 
 
-@pytest.mark.parametrize(("rule", "name", "modes", "seeds"), LINES, ids=[one[0] for one in LINES])
+@pytest.mark.parametrize(("rule", "name", "modes", "seeds"), [*LINES, NOT_SHOWN], ids=lambda one: one)
 def test_a_rule_of_the_release_breaks_the_property_and_the_ideal_does_not(rule, name, modes, seeds):
     played = "-p", name, "--modes", modes, "--seeds", seeds
     assert outcome("--dialect", f"vllm-0.32:{rule}", *played) == "violated"
