@@ -41,10 +41,13 @@ class FreeQueue:
             return self._take_one_by_one(count)
         start, self._head = self._head, self._head + count
         taken = self._entries[start : self._head]
+        self._forget_taken()
+        return taken
+
+    def _forget_taken(self) -> None:
         if self._head > self.num_blocks + _SLACK:
             del self._entries[: self._head]
             self._head = 0
-        return taken
 
     def _take_one_by_one(self, count: int) -> list[int]:
         taken: list[int] = []
@@ -55,6 +58,7 @@ class FreeQueue:
                 taken.append(block)
             else:
                 self._num_left -= 1
+        self._forget_taken()
         return taken
 
     def remove(self, block: int) -> None:
