@@ -17,7 +17,7 @@ from epdsim.report.table import console
 from epdsim.scenario.loader import files_named, load_scenario
 from epdsim.scenario.yaml_file import parse_value
 from epdsim.workload import Workload, WorkloadRequest, build_workload, parse_workload_spec, write_jsonl
-from epdsim.workload.detect import FORMATS, detect_format
+from epdsim.workload.detect import FORMATS, detect_format, is_blis_yaml
 from epdsim.workload.jsonl import header_of
 
 _SHOW_EVERY = 5_000
@@ -55,7 +55,7 @@ def run_convert(source: Path, out: Path, form: str | None, overrides: Sequence[s
 
 def _workload(source: Path, form: str | None, overrides: Sequence[str], seed: int | None) -> tuple[Workload, Any]:
     """The traffic and its description, with the folder and the settings in force."""
-    if source.suffix in {".yaml", ".yml"}:
+    if source.suffix in {".yaml", ".yml"} and form != "blis-yaml" and not is_blis_yaml(source):
         if form is not None:
             raise InputError(f"--from {form}", "IN is a scenario, which says the form itself", "leave --from out")
         scenario = load_scenario(source, overrides)

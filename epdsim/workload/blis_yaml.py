@@ -15,7 +15,8 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from epdsim.core.errors import InputError
 from epdsim.core.prompt import TokenRun
-from epdsim.workload.blis_file import BlisClient, BlisFile, BlisLengths, BlisTurns, is_there, read_blis_file
+from epdsim.workload.blis_file import BlisClient, BlisFile, BlisTurns, is_there, read_blis_file
+from epdsim.workload.blis_laws import BlisLengths
 from epdsim.workload.media import Parts, Position, insert_media
 from epdsim.workload.request import MediaRef, WorkloadRequest
 from epdsim.workload.specs import MAX_HELD, PositiveInt, SpecModel, resolve_path

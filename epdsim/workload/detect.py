@@ -5,11 +5,14 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
+import yaml
 
 from epdsim.core.errors import InputError
+from epdsim.core.files import read_whole
+from epdsim.workload.blis_file import MOST_YAML_BYTES
 from epdsim.workload.own_csv import COLUMNS, REQUIRED
 from epdsim.workload.trace_files import line_error, read_lines, require_file
 from epdsim.workload.trace_header import FORMAT
@@ -24,11 +27,13 @@ FORMATS = (
     "azure-csv",
     "burstgpt-csv",
     "blis-csv",
+    "blis-yaml",
     "servegen",
 )
 """Kinds of workloads that are read from a file or a folder."""
 
 _MEDIA_KEYS = {"text", "texts", "image", "images", "image_uuids", "audio", "audios", "video", "videos", "turns"}
+_BLIS_KEYS = {"cohorts", "inference_perf", "aggregate_rate"}
 _OWN_KEYS = {"mm_items", "runs", "request_id", "session_id", "priority", "slo_class"}
 
 
@@ -41,10 +46,26 @@ def detect_format(path: Path) -> str:
     if path.is_dir() or path.name.endswith((".tar", ".tar.gz", ".tgz")):
         return "servegen"
     require_file(path, "trace")
+    if is_blis_yaml(path):
+        return "blis-yaml"
     for number, line in read_lines(path):
         if line.strip():
             return _of_json(path, number, line) if line.lstrip()[:1] == b"{" else _of_csv(path, number, line)
     raise InputError(f"trace {str(path)!r}", "is empty")
+
+
+def is_blis_yaml(path: Path) -> bool:
+    """Whether a file is YAML with the keys of a BLIS description, which no scenario has."""
+    if path.suffix not in {".yaml", ".yml"}:
+        return False
+    try:
+        given: Any = yaml.safe_load(read_whole(path, MOST_YAML_BYTES))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
+        return False  # whoever reads it will say so
+    if not isinstance(given, dict):
+        return False
+    keys = cast("dict[Any, Any]", given)
+    return not _BLIS_KEYS.isdisjoint(keys) or isinstance(keys.get("clients"), list)
 
 
 def _of_json(path: Path, number: int, line: bytes) -> str:
@@ -78,13 +99,12 @@ def _of_csv(path: Path, number: int, line: bytes) -> str:
         return "blis-csv"
     if all(names & set(COLUMNS[name]) for name in REQUIRED):
         return "csv"
-    raise _unknown(path, number, header)
+    lacking = [name for name in REQUIRED if not names & set(COLUMNS[name])]
+    own = "--from csv --set 'columns={" + ", ".join(f"{name}: NAME" for name in lacking) + "}'"
+    raise _unknown(path, number, header, f"; a CSV of your own is read with {own}")
 
 
-def _unknown(path: Path, number: int, names: Sequence[str]) -> InputError:
+def _unknown(path: Path, number: int, names: Sequence[str], more: str = "") -> InputError:
     told = ", ".join(names)[:80]
     rule = f"has {told!r}, which is the start of no form that is known"
-    remedy = (
-        f"name it with --from ({', '.join(FORMATS)}); a CSV of your own needs a time, prompt_tokens and output_tokens"
-    )
-    return line_error(path, number, "", rule, remedy)
+    return line_error(path, number, "", rule, f"name it with --from ({', '.join(FORMATS)}){more}")

@@ -254,6 +254,9 @@ _DECODER = msgspec.json.Decoder(_StrictLine)
 
 def _encode(request: WorkloadRequest, blocks: Blocks) -> bytes:
     """The shortest line that reads back as the request: text in blocks, as new text, or run by run."""
+    if request.patience_ms or request.leaves_ms:
+        rule = "its client may leave, and clients that leave cannot be kept in a trace"
+        raise InputError(f"request {request.request_id!r}", rule, "keep the description and run it as a workload")
     text = request.text
     line = _Line(
         timestamp=request.arrival_ms,

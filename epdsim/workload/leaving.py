@@ -34,6 +34,8 @@ class ClientsSpec(SpecModel):
     def _check(self) -> ClientsSpec:
         if self.leave_share and self.leave_ms == Constant(value=0):
             raise ValueError("leave_share says that clients leave: say when with leave_ms")
+        if "leave_share" not in self.model_fields_set and self.leave_ms != Constant(value=0):
+            raise ValueError("leave_ms says when clients leave: say which part of them with leave_share")
         return self
 
 

@@ -22,7 +22,7 @@ from epdsim.workload.media import Position, insert_media, media_ref
 from epdsim.workload.request import MediaRef, WorkloadRequest
 from epdsim.workload.specs import MAX_HELD, NonNegativeInt
 from epdsim.workload.streams import KeyedStreams
-from epdsim.workload.trace_files import TimedRow, in_order
+from epdsim.workload.trace_files import TimedRow, in_order, line_error
 from epdsim.workload.traces import TraceSpec
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
@@ -100,7 +100,9 @@ class OwnCsvSpec(TraceSpec):
     def _check(self) -> OwnCsvSpec:
         unknown = sorted(set(self.columns) - set(COLUMNS))
         if unknown:
-            raise ValueError(f"columns has no {unknown[0]!r}: there are {', '.join(COLUMNS)}")
+            meant = next((name for name, known in COLUMNS.items() if unknown[0] in known), None)
+            there = f"it is {meant!r} there, whatever the file calls it" if meant else f"there are {', '.join(COLUMNS)}"
+            raise ValueError(f"columns has no {unknown[0]!r}: {there}")
         if self.prompt_includes_images and not isinstance(self.image_size, TokenSizes):
             raise ValueError(
                 "prompt_includes_images needs an image_size of kind tokens, or nothing says how many are text"
@@ -158,7 +160,9 @@ class OwnCsvSpec(TraceSpec):
                 have = ", ".join(table.header)
                 raise InputError(f"columns.{name} = {given!r}", f"{table.path} has no such column", f"it has {have}")
             elif name in REQUIRED:
-                table.require(f"{name} (or {', '.join(one for one in known if one != name)})", example=EXAMPLE)
+                rule = f"no column is {' or '.join(known)}"
+                remedy = f"name it: columns: {{{name}: NAME}}; a CSV of requests begins with {EXAMPLE}"
+                raise line_error(table.path, 1, ",".join(table.header), rule, remedy)
         return places
 
     def _timed_rows(self, table: CsvTable) -> Iterator[TimedRow[_Row]]:

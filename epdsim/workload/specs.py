@@ -87,8 +87,8 @@ class Complaint:
 
     @property
     def dotted(self) -> str:
-        """The key as one word."""
-        return ".".join(map(str, self.key)) or "the whole"
+        """The key as one word; empty where the rule is about several keys at once."""
+        return ".".join(map(str, self.key))
 
 
 def complaints(error: ValidationError, given: object) -> list[Complaint]:
@@ -141,6 +141,5 @@ def as_input_error(error: ValidationError, given: object, what: str) -> InputErr
     """
     first, *more = complaints(error, given)
     value = f" = {first.value}" if first.value else ""
-    return InputError(
-        f"{what}: {first.dotted}{value}", first.rule, f"{len(more)} more to correct after this" if more else ""
-    )
+    place = f"{what}: {first.dotted}{value}" if first.key else what
+    return InputError(place, first.rule, f"{len(more)} more to correct after this" if more else "")

@@ -45,6 +45,16 @@ BLIS = (
     "request_id,session_id,prefix_group,prefix_length,input_tokens,output_tokens,image_tokens,arrival_time_us\n"
     + "".join(f"{i},s{i % 3},g,64,{300 + i},5,{100 * (i % 2)},{i * 50_000}\n" for i in range(20))
 )
+BLIS_YAML = """\
+version: "2"
+aggregate_rate: 20
+num_requests: 30
+clients:
+  - id: chat
+    rate_fraction: 1
+    input_distribution: {type: gaussian, params: {mean: 300, std_dev: 80, min: 1, max: 900}}
+    output_distribution: {type: constant, params: {value: 6}}
+"""
 AIPERF = "".join(
     json.dumps({"text": "word " * (i % 4 + 9), "images": [f"{i % 5}.png"], "timestamp": 40 * i, "output_length": 4})
     + "\n"
@@ -69,6 +79,7 @@ FORMS = {
     "bailian-jsonl": (BAILIAN, {}),
     "mooncake-jsonl": (MOONCAKE, {}),
     "blis-csv": (BLIS, {}),
+    "blis-yaml": (BLIS_YAML, {}),
     "aiperf-jsonl": (AIPERF, {"image_size": "320x320"}),
     "aiperf-multi-turn": (TURNS, {"image_size": "320x320", "answer_s": 0.2, "output_tokens": 6}),
     "csv": (OWN, {"image_size": {"kind": "weighted", "sizes": [{"size": "320x320"}, {"size": "360p"}]}}),
@@ -86,13 +97,14 @@ def run_of(epdsim, workload):
 @pytest.mark.parametrize("kind", FORMS)
 def test_a_converted_trace_runs_as_the_original_does(epdsim, kind):
     text, keys = FORMS[kind]
-    Path("in.txt").write_text(text)
+    name = "in.yaml" if kind == "blis-yaml" else "in.txt"
+    Path(name).write_text(text)
     settings_ = [word for key, value in keys.items() for word in ("--set", f"{key}={json.dumps(value)}")]
-    done = epdsim("trace", "convert", "in.txt", "-o", "out.jsonl.gz", *settings_)
+    done = epdsim("trace", "convert", name, "-o", "out.jsonl.gz", *settings_)
     assert (done.code, done.err) == (0, "")
-    assert f"read {Path('in.txt').absolute()} as {kind}\n" in done.out
+    assert f"read {Path(name).absolute()} as {kind}\n" in done.out
     assert done.out.endswith("wrote out.jsonl.gz\n")
-    source = {"kind": kind, "path": "in.txt", **keys}
+    source = {"kind": kind, "path": name, **keys}
     assert list(read_jsonl(Path("out.jsonl.gz"))) == list(build_workload(source, Path(), 0))
     assert run_of(epdsim, source) == run_of(epdsim, {"kind": "jsonl", "path": "out.jsonl.gz"})
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from epdsim.core.errors import InputError
 from epdsim.core.request import WARM_UP
-from epdsim.workload import ClientsSpec, Workload, WorkloadRequest, with_clients
+from epdsim.workload import ClientsSpec, Workload, WorkloadRequest, with_clients, write_jsonl
 
 
 def workload(count, **more):
@@ -33,3 +34,15 @@ def test_warm_ups_stay():
 def test_a_share_without_a_moment_is_refused():
     with pytest.raises(ValidationError, match="say when with leave_ms"):
         ClientsSpec(leave_share=0.5)
+
+
+def test_a_moment_without_a_share_is_refused_and_one_of_nobody_is_not():
+    with pytest.raises(ValidationError, match="say which part of them with leave_share"):
+        ClientsSpec(leave_ms=300)
+    assert not any(one.leaves_ms for one in with_clients(workload(50), ClientsSpec(leave_ms=300, leave_share=0), 0))
+
+
+def test_who_leaves_cannot_be_kept_in_a_trace(tmp_path):
+    for spec in (ClientsSpec(patience_ms=5), ClientsSpec(leave_share=1, leave_ms=1)):
+        with pytest.raises(InputError, match="clients that leave cannot be kept in a trace"):
+            write_jsonl(with_clients(workload(3), spec, 0), tmp_path / "trace.jsonl")

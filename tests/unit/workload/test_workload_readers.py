@@ -9,7 +9,7 @@ import pytest
 from epdsim.core.errors import InputError
 from epdsim.core.prompt import TokenRun
 from epdsim.workload import MediaRef, WorkloadRequest, build_workload
-from epdsim.workload.detect import detect_format
+from epdsim.workload.detect import detect_format, is_blis_yaml
 
 BURST_1 = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
 BURST_3 = "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
@@ -315,7 +315,8 @@ class TestOwnCsv:
         assert workload.assumptions == "the text of every request is new; columns not used: model"
         for change, words in (
             ({"arrival": "then"}, "columns.arrival = 'then': .*has no such column; it has when"),
-            ({"arival": "when"}, "columns has no 'arival'"),
+            ({"arival": "when"}, "^workload: columns has no 'arival': there are arrival, "),
+            ({"arrival_s": "when"}, "columns has no 'arrival_s': it is 'arrival' there"),
         ):
             with pytest.raises(InputError, match=words):
                 build_workload({"kind": "csv", "path": "log.csv", "columns": columns | change}, tmp_path, 1)
@@ -372,6 +373,7 @@ class TestDetection:
             ("{\n", "is no JSON"),
             ('{"prompt": 3}\n', "has 'prompt', which is the start of no form that is known; name it with --from"),
             ("num_images,cdf\n1,2\n", "has 'num_images, cdf'"),
+            ("ts,prompt_tokens,output_tokens\n1,2,3\n", r"--from csv --set 'columns=\{arrival: NAME\}'"),
         ],
     )
     def test_what_is_no_trace(self, tmp_path, text, words):
@@ -379,6 +381,15 @@ class TestDetection:
         path.write_text(text)
         with pytest.raises(InputError, match=words):
             detect_format(path)
+
+    def test_a_description_of_blis_is_told_from_a_scenario(self, tmp_path):
+        path = tmp_path / "w.yaml"
+        for text in ("clients: [{id: a}]", "aggregate_rate: 3", "inference_perf: {}"):
+            path.write_text(f"version: 2\n{text}\n")
+            assert detect_format(path) == "blis-yaml"
+        for text in ("clients: {leave_share: 0.1}", "[clients]", "{", "\xff"):
+            path.write_text(text)
+            assert not is_blis_yaml(path)
 
     def test_own_lines_are_told_from_plain_ones(self, tmp_path):
         path = tmp_path / "some.jsonl"
