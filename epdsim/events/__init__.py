@@ -34,7 +34,7 @@ from epdsim.events.engine import (
 )
 from epdsim.events.faults import EcEvicted, InstanceBack, InstanceLost, LegRecovered, LegRetried
 from epdsim.events.identity import BlocksKeyed, HashedItem, MediaHashed, SessionItem, SessionSeen
-from epdsim.events.ndjson import NdjsonWriter, read_events, read_header
+from epdsim.events.ndjson import NdjsonWriter, numbered_events, read_events, read_header
 from epdsim.events.perfetto import PerfettoWriter
 from epdsim.events.positions import PositionsComputed
 from epdsim.events.protocol import (
@@ -145,6 +145,7 @@ __all__ = [
     "StepYielded",
     "StrippedItem",
     "TablesRendered",
+    "numbered_events",
     "read_events",
     "read_header",
 ]

@@ -75,7 +75,12 @@ def read_header(path: Path) -> dict[str, Any]:
 
 
 def read_events(path: Path, unknown: dict[str, int] | None = None) -> Iterator[AnyEvent]:
-    """The events of a file, in file order.
+    """The events of a file, in file order; all else as `numbered_events` has it."""
+    return (event for _, event in numbered_events(path, unknown))
+
+
+def numbered_events(path: Path, unknown: dict[str, int] | None = None) -> Iterator[tuple[int, AnyEvent]]:
+    """The events of a file, in file order, each with the number of its line; the header is line 1.
 
     Args:
         path: The file.
@@ -98,9 +103,9 @@ def read_events(path: Path, unknown: dict[str, int] | None = None) -> Iterator[A
     try:
         with _open(path) as file:
             next(file)
-            for number, line in enumerate(file, start=2):  # noqa: B007 - the place of an error below
+            for number, line in enumerate(file, start=2):
                 if unknown is None or (kind := _kind_of(line)) in _KINDS:
-                    yield decoder.decode(line)
+                    yield number, decoder.decode(line)
                 else:
                     unknown[kind] = unknown.get(kind, 0) + 1
     except (msgspec.DecodeError, RecursionError) as error:

@@ -1,0 +1,62 @@
+"""What an event must satisfy by itself before it is judged, beyond the types of its fields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from epdsim.core.errors import InputError
+from epdsim.events import (
+    Admitted,
+    EncoderFed,
+    EngineStarted,
+    Event,
+    InputQueued,
+    ItemInfo,
+    PayloadsSent,
+    RequestQueued,
+    RequestRefused,
+)
+
+PAYLOAD_WORDS = ("full", "metadata", "empty", "address", "none")
+"""What is sent of an item, in a word."""
+
+
+def check_event(event: Event) -> None:
+    """Refuse what no reader could make sense of.
+
+    Raises:
+        InputError: A size that cannot be, a mask of another length than its item, or a word for a payload that is none.
+    """
+    match event:
+        case EngineStarted() if event.block_size < 1:
+            raise InputError(f"EngineStarted with block_size {event.block_size}", "a block holds at least one token")
+        case RequestQueued() | InputQueued() | RequestRefused():
+            _check_items(event, event.items)
+        case Admitted():
+            _check_words(event, event.payloads)
+        case PayloadsSent():
+            _check_words(event, event.payloads.values())
+        case EncoderFed():
+            _check_words(event, [event.payload])
+        case _:
+            pass
+
+
+def _check_items(event: RequestQueued | InputQueued | RequestRefused, items: Iterable[ItemInfo]) -> None:
+    for item in items:
+        what = f"{type(event).__name__} of {event.request_id} with item {item.identifier}"
+        if item.offset < 0 or item.length < 0:
+            raise InputError(f"{what} of {item.length} tokens at {item.offset}", "neither is ever negative")
+        if item.is_embed is not None and len(item.is_embed) != item.length:
+            rule = f"is_embed has {len(item.is_embed)} entries, and the item {item.length} tokens"
+            raise InputError(what, rule, "tell one entry per token, or leave is_embed out")
+
+
+def _check_words(event: Admitted | PayloadsSent | EncoderFed, words: Iterable[str]) -> None:
+    for word in words:
+        if word not in PAYLOAD_WORDS:
+            raise InputError(
+                f"{type(event).__name__} of {event.request_id} with payload {word!r}",
+                "there is no such word",
+                f"the words are {', '.join(PAYLOAD_WORDS)}",
+            )
