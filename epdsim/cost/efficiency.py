@@ -222,6 +222,10 @@ to 3,840 pixels a side, 1 to 8 in one run; least squares as above.
 _EfficiencyT = TypeVar("_EfficiencyT")
 
 
+FP8_MEASURED = frozenset({"h100", "h200", "h800"})
+"""GPUs whose products of FP8 were measured; the others take the H100's shares."""
+
+
 def lm_efficiency(gpu_name: str) -> LmEfficiency:
     """The constants of a GPU's language model roofline.
 

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from epdsim.cost.blis import BlisRooflineLm, BlisTrainedLm
-from epdsim.cost.efficiency import encode_efficiency, lm_efficiency
+from epdsim.cost.efficiency import FP8_MEASURED, encode_efficiency, lm_efficiency
 from epdsim.cost.encode import EncodeCost, LinearEncode, RooflineEncode, TableEncode
 from epdsim.cost.hardware import gpu
 from epdsim.cost.link import Link, named_link
@@ -35,7 +35,8 @@ class RooflineLmSpec(_Spec):
 
     Attributes:
         gpu: Name of a GPU; one that is unknown is answered with all names.
-        weights: What the layers' weights are kept and multiplied in (vLLM's `--quantization fp8`).
+        weights: What the layers' weights are kept and multiplied in (vLLM's `--quantization fp8`); say the memory that it frees in
+            `num_gpu_blocks`.
         kv_cache: What the KV cache is kept in (`--kv-cache-dtype`); say its size in `kv_bytes_per_token` and `num_gpu_blocks` too.
     """
 
@@ -59,6 +60,16 @@ class RooflineLmSpec(_Spec):
     request_us: _NonNegative | None = None
     fp8_mfu: _Positive | None = None
     fp8_bandwidth: _Positive | None = None
+
+    @property
+    def assumption(self) -> str:
+        """What FP8 weights take from another GPU, in a sentence; empty where nothing is."""
+        taken = [name for name in ("fp8_mfu", "fp8_bandwidth") if getattr(self, name) is None]
+        if self.weights != "fp8" or gpu(self.gpu).name in FP8_MEASURED or not taken:
+            return ""
+        constants = lm_efficiency(gpu(self.gpu).name)
+        shares = ", ".join(f"{name} {getattr(constants, name):g}" for name in taken)
+        return f"weights: fp8 was not measured on {self.gpu}; the shares of an H100 stand in ({shares})"
 
     def build(self, base_dir: Path) -> LmCost:  # noqa: ARG002
         """The cost model."""

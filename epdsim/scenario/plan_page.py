@@ -16,12 +16,12 @@ from epdsim.scenario.loader import Scenario
 from epdsim.scenario.plan_curves import drawn as drawn_curves
 from epdsim.scenario.plan_curves import surroundings_tables
 from epdsim.scenario.plan_tables import Answer, answer_table, assumptions, sentences, sizes
-from epdsim.scenario.planning import Plan, Trial
+from epdsim.scenario.planning import Plan, Trial, short_name
 from epdsim.scenario.points import described, metric
 
 _FLEETS = (
     "Each fleet by its GPUs, and its worst figure against the bound of it: below 1 it meets the level. On the busiest stretch "
-    "alone a fleet may be above and still meet it on all of the traffic."
+    "alone a fleet may be above and still meet it on all of the traffic. A fleet's name is its instances of {pools}."
 )
 
 _PARETO = "The answer and the fleets next to it: what one instance more or less of each kind brings."
@@ -66,10 +66,11 @@ def _sections(one: Answer, slo: Mapping[str, float]) -> list[ReportSection]:
     told, drawn = _told(one), DrawnRun("", one.drawn.metrics, one.drawn.picture)
     fleets = [_drawn(trial, one.plan, slo) for trial in one.plan.trials]
     around = drawn_curves(one.around.curves) if one.around else []
+    pools = " + ".join(map(short_name, one.plan.pools))
     loads = [("", figures.goodput_curves(around)), (_PARETO, figures.pareto(around))] if around else []
     return [
         *([ReportSection(f"{told}under more and less load, {_where(one)}", loads)] if loads else []),
-        ReportSection(f"{told}fleets that were tried", [(_FLEETS, figures.fleets(fleets))]),
+        ReportSection(f"{told}fleets that were tried", [(_FLEETS.format(pools=pools), figures.fleets(fleets))]),
         ReportSection(f"{told}latency of the answer {_where(one)}", [("", figures.latency_cdf([drawn]))]),
         ReportSection(f"{told}where its TTFT goes", [("", figures.ttft_stages([drawn]))]),
         ReportSection(f"{told}its load over time", [("", figures.loads(drawn))]),

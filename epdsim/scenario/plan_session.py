@@ -88,7 +88,8 @@ def run_plan(
 
 def _answer(scenario: Scenario, job: Job, run_jobs: RunJobs, wants: Wanted) -> Answer:
     spec, point = plan_of(scenario), job.point
-    traffic = survey(build_point(scenario, point, job.seed).workload, spec.stretch_s)
+    built = build_point(scenario, point, job.seed)
+    traffic = survey(built.workload, spec.stretch_s)
     if wants.curves and not traffic.is_by_clock:
         raise InputError("--curves", "a closed loop has no offered load to change", "leave it out")
     pools, left_out = pools_at(scenario, point)
@@ -105,7 +106,7 @@ def _answer(scenario: Scenario, job: Job, run_jobs: RunJobs, wants: Wanted) -> A
         drawn = run_jobs([picture])[0].run
     if wants.curves:
         around = surroundings(plan, pools, spec.what_if, job, traffic, run_jobs)
-    return Answer(point, plan, check, traffic, left_out, drawn, around)
+    return Answer(point, plan, check, traffic, left_out, drawn, around, built.assumptions)
 
 
 class _Progress:

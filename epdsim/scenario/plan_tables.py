@@ -32,6 +32,7 @@ class Answer:
         left_out: Pools of the plan that the point's topology has not.
         drawn: The answer run once more for the page, on the busiest stretch where there is one; None without a page.
         around: It and the fleets next to it under other loads; None where that was not asked for.
+        assumed: What its costs take for granted.
     """
 
     point: Point
@@ -41,6 +42,7 @@ class Answer:
     left_out: tuple[str, ...] = ()
     drawn: RunResult | None = None
     around: Surroundings | None = None
+    assumed: tuple[str, ...] = ()
 
     @property
     def runs(self) -> list[RunResult]:
@@ -62,14 +64,15 @@ def sizes(trial: Trial) -> str:
 
 
 def assumptions(scenario: Scenario, answers: Sequence[Answer]) -> list[str]:
-    """Those of the file, and those of the search."""
+    """Those of the file, of the costs, and of the search."""
     found = dict.fromkeys(line for one in answers for line in _assumed(one))
     return [*scenario.spec.assumptions, *found]
 
 
 def _assumed(one: Answer) -> list[str]:
-    """What its search took for granted."""
-    return [*([ASSUMED] if one.plan.num_untried else []), *([ASSUMED_OF_STRETCH] if one.traffic.stretch_s else [])]
+    """What its costs and its search took for granted."""
+    searched = [*([ASSUMED] if one.plan.num_untried else []), *([ASSUMED_OF_STRETCH] if one.traffic.stretch_s else [])]
+    return [*one.assumed, *searched]
 
 
 def answer_table(one: Answer, slo: Mapping[str, float]) -> TextTable:
@@ -93,7 +96,7 @@ def sentences(one: Answer, slo: Mapping[str, float]) -> list[str]:
         told.append(f"left out, for the topology has no such pool: {', '.join(one.left_out)}")
     busy = pool_utilisation(one.plan.answer.result)
     shares = ", ".join(f"{pool} {100 * share:.0f} %" for pool, share in busy.items())
-    told.append(f"busiest instance of each pool: {shares}")
+    told.append(f"busiest instance of each pool: {shares} of the time (steps that only generate count too)")
     metrics = one.plan.answer.result.metrics
     if metrics is not None and metrics.ttft_by_stage_ms:
         stages = ", ".join(f"{stage} {millis(spent)}" for stage, spent in metrics.ttft_by_stage_ms.items())
@@ -115,10 +118,13 @@ def _searched(one: Answer) -> str:
     """What was run on what."""
     trials, traffic = one.plan.trials, one.traffic
     whole = sum(trial.is_whole for trial in trials)
+    rate = f"{traffic.rate_req_s:.3g} a second" if traffic.is_by_clock and traffic.rate_req_s else ""
     if traffic.stretch_s is None:
-        return f"{whole} fleets were simulated on all {traffic.num_requests:,} requests"
+        return f"{whole} fleets were simulated on all {traffic.num_requests:,} requests" + (
+            f" ({rate})" if rate else ""
+        )
     start_s, end_s = traffic.stretch_s
-    part = f"{traffic.in_stretch:,} of {traffic.num_requests:,} requests"
+    part = f"{traffic.in_stretch:,} of {traffic.num_requests:,} requests, {rate}"
     return (
         f"{len(trials) - whole} fleets were simulated on the busiest {end_s - start_s:g} s (from {start_s:g} s on, {part}), "
         f"{whole} on all of it, the answer and its neighbours among them"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from epdsim.core.rules import IDEAL, Dialect
 from epdsim.cost.lm import LmCost
-from epdsim.cost.spec import build_encode, build_link, build_lm, build_render
+from epdsim.cost.spec import RooflineLmSpec, build_encode, build_link, build_lm, build_render
 from epdsim.events import Sink
 from epdsim.fleet import EcConfig, EncodePool, EnginePool, FleetConfig, FleetCosts, LinkSharing, RenderPool, simulate
 from epdsim.media import Family, family, family_in
@@ -52,7 +52,7 @@ class RunResult:
     Attributes:
         point: Its axis values.
         metrics: Its figures.
-        assumptions: What the workload had to assume, in sentences.
+        assumptions: What the workload and the costs had to assume, in sentences.
         judged: What the monitors say of it, by property; None when nobody asked.
         picture: What a report draws of it; None when nobody asked.
         num_good: Requests all of whose latencies are within the bounds of a service level; None without one.
@@ -110,11 +110,10 @@ def run_point(
         wants_detail=wants_detail or is_judged,
         takes_strides=not wants_detail,
     )
-    told = built.workload.assumptions
     return RunResult(
         point,
         metrics.result(),
-        (told,) if told else (),
+        tuple(filter(None, (built.workload.assumptions, *built.assumptions))),
         None if judge is None else _judged(judge),
         None if observer is None else observer.picture(),
     )
@@ -149,6 +148,7 @@ class BuiltPoint:
     fleet: FleetConfig
     family: Family
     workload: Workload
+    assumptions: tuple[str, ...] = ()
 
 
 def build_point(
@@ -170,7 +170,10 @@ def build_point(
         workload = build_workload(spec.workload, scenario.folder, seed)
     if spec.clients is not None:
         workload = with_clients(workload, spec.clients, seed)
-    return BuiltPoint(_fleet(scenario, spec, dialect, uses_mrope=built.uses_mrope), built, workload)
+    fleet = _fleet(scenario, spec, dialect, uses_mrope=built.uses_mrope)
+    models = [model for model in (spec.costs.lm, spec.costs.decode_lm) if isinstance(model, RooflineLmSpec)]
+    told = dict.fromkeys(model.assumption for model in models if model.assumption)
+    return BuiltPoint(fleet, built, workload, tuple(told))
 
 
 def _fleet(scenario: Scenario, spec: ScenarioSpec, dialect: Dialect, *, uses_mrope: bool) -> FleetConfig:

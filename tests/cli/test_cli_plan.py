@@ -42,7 +42,19 @@ def test_the_answer_its_neighbours_and_what_binds(epdsim, scenario):
     assert "the smallest fleet" in text
     assert f"what binds: {one['binds']}" in text
     assert "cheaper fleets: " in text
+    assert " % of the time (steps that only generate count too)" in text
+    traffic = one["traffic"]
+    assert f"({traffic['num_requests'] / traffic['end_s']:.3g} a second)" in text
     assert ("assumed: a fleet misses what" in text) == bool(one["cheaper"]["not_simulated"]) == bool(one["assumed"])
+
+
+def test_what_costs_take_for_granted_is_told(epdsim, scenario):
+    words = ("--set", "costs.lm={kind: roofline, model: qwen3-vl-2b, gpu: l40s, weights: fp8}")
+    told = "weights: fp8 was not measured on l40s"
+    (one,) = json.loads(epdsim("plan", scenario, "--json", "--processes", "1", *words).out)
+    assert one["assumed"][0].startswith(told)
+    assert f"assumed: {told}" in epdsim("plan", scenario, "--processes", "1", *words).out
+    assert f"assumed: {told}" in epdsim("run", scenario, *words).out
 
 
 def test_an_exhaustive_search_leaves_no_cheaper_fleet_out(epdsim, scenario):
@@ -65,6 +77,7 @@ def test_the_page_shows_fleets_and_the_answer_and_is_the_same_again(epdsim, scen
         "load over",
     ):
         assert title in page
+    assert "A fleet&#39;s name is its instances of encode + prefill + decode." in page
     assert page.count("<svg") == 4
     assert "http" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
         "http://creativecommons.org", ""

@@ -16,6 +16,7 @@ from epdsim.cost.spec import (
     LinkSpec,
     LmCostSpec,
     RenderCostSpec,
+    RooflineLmSpec,
     build_encode,
     build_link,
     build_lm,
@@ -23,6 +24,18 @@ from epdsim.cost.spec import (
 )
 
 HERE = Path()
+
+
+def test_fp8_weights_on_a_gpu_where_they_were_not_measured_are_told():
+    def told(gpu, **more):
+        return RooflineLmSpec(model="qwen3-vl-8b", gpu=gpu, **more).assumption
+
+    assert told("l40s", weights="fp8").endswith(
+        "on l40s; the shares of an H100 stand in (fp8_mfu 0.57, fp8_bandwidth 0.75)"
+    )
+    assert told("l40s", weights="fp8", fp8_mfu=0.5).endswith("(fp8_bandwidth 0.75)")
+    given = {"fp8_mfu": 0.5, "fp8_bandwidth": 0.5}
+    assert [told("l40s"), told("h200", weights="fp8"), told("l40s", weights="fp8", **given)] == ["", "", ""]
 
 
 def lm(text):
