@@ -119,6 +119,8 @@ class RequestRefused(Event, frozen=True):
         max_tokens: Output tokens that it asks for.
         items: Its media, in order of offset.
         reason: One sentence.
+        is_too_large: Whether that is that it needs more of something than the engine has; not so for whatever else a front end
+            refuses, for example an adapter that is not loaded.
     """
 
     is_detail: ClassVar[bool] = True
@@ -128,6 +130,7 @@ class RequestRefused(Event, frozen=True):
     max_tokens: int
     items: Sequence[ItemInfo] = ()
     reason: str = ""
+    is_too_large: bool = False
 
 
 class InputQueued(Event, frozen=True):

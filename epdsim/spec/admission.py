@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from epdsim.events import (
+    EngineDied,
     EngineStarted,
     EngineStopped,
     Event,
@@ -33,8 +34,7 @@ def _needs(asked: RequestQueued | RequestRefused, started: EngineStarted) -> Ite
     if started.max_model_len:
         yield _Need("tokens", num_tokens, started.max_model_len)
     if started.num_gpu_blocks:
-        # The last output token is never computed.
-        yield _Need("blocks", -(-(num_tokens - 1) // started.block_size), started.num_gpu_blocks - 1)
+        yield _blocks(num_tokens, started)
     if not asked.items:
         return
     room = min(started.encoder_cache_size, started.max_num_encoder_input_tokens)
@@ -44,6 +44,22 @@ def _needs(asked: RequestQueued | RequestRefused, started: EngineStarted) -> Ite
         yield _Need("tokens of an item", _longest(asked.items), min(most, started.long_prefill_token_threshold or most))
 
 
+def _blocks(num_tokens: int, started: EngineStarted) -> _Need:
+    # The last output token is never computed.
+    return _Need("blocks", -(-(num_tokens - 1) // started.block_size), started.num_gpu_blocks - 1)
+
+
+def _lacking(asked: RequestQueued, started: EngineStarted) -> _Need | None:
+    """What a request that was let in can never have; an answer may be cut at the end of the longest sequence."""
+    num_prompt, most = asked.num_prompt_tokens, started.max_model_len
+    if most and num_prompt > most:
+        return _Need("tokens", num_prompt, most)
+    if started.num_gpu_blocks:
+        need = _blocks(min(num_prompt + asked.max_tokens, most) if most else num_prompt, started)
+        return need if need.wanted > need.most else None
+    return None
+
+
 def _longest(items: Sequence[ItemInfo]) -> int:
     return max(item.length for item in items)
 
@@ -51,7 +67,8 @@ def _longest(items: Sequence[ItemInfo]) -> int:
 class LiveAdmit:
     """LIVE-ADMIT: whoever had the engine for itself has ended by its end; whoever was refused needed more than there is.
 
-    Those that shared it may have kept each other from ending, which is LIVE-PROG's matter.
+    Those that shared it may have kept each other from ending, which is LIVE-PROG's matter, unless they need more than there is. Who
+    was alone may wait for a KV cache that never comes, or end with its engine.
     """
 
     def __init__(self) -> None:
@@ -70,16 +87,34 @@ class LiveAdmit:
             case RequestRefused():
                 yield from _judged(event, engine)
             case RequestAborted():
-                self._alive.pop(event.request_id, None)
+                yield from _let_in(self._alive.pop(event.request_id, None), engine)
             case RequestFinished() | RequestFailed():
                 yield from _ended(self._alive.pop(event.request_id, None), engine)
+            case EngineDied():
+                self._alive.clear()
             case EngineStopped():
                 for name in event.unfinished:
-                    if name not in self._shared:
-                        told = f"{name} was let in and had the engine for itself, and has not ended by step {event.time_ms:g}"
-                        yield Broken(told, (name,))
+                    yield from self._unfinished(event, self._alive.get(name), engine)
             case _:
                 pass
+
+    def _unfinished(self, event: EngineStopped, asked: RequestQueued | None, engine: EngineState) -> Iterator[Finding]:
+        found = list(_let_in(asked, engine))
+        yield from found
+        if asked is None or found or asked.awaits_kv or asked.request_id in self._shared:
+            return
+        name = asked.request_id
+        told = f"{name} was let in and had the engine for itself, and has not ended by step {event.time_ms:g}"
+        yield Broken(told, (name,))
+
+
+def _let_in(asked: RequestQueued | None, engine: EngineState) -> Iterator[Finding]:
+    """Of a request that has not ended: whether it ever could."""
+    if asked is None or engine.started is None or engine.beyond:
+        return
+    if (need := _lacking(asked, engine.started)) is not None:
+        told = f"{asked.request_id} was let in, and needs {need.wanted} of {need.most} {need.what}"
+        yield Broken(told, (asked.request_id,))
 
 
 def _ended(asked: RequestQueued | None, engine: EngineState) -> Iterator[Finding]:
@@ -91,11 +126,18 @@ def _ended(asked: RequestQueued | None, engine: EngineState) -> Iterator[Finding
 
 
 def _judged(event: RequestRefused, engine: EngineState) -> Iterator[Finding]:
-    yield Reached(f"{event.request_id} is refused")
-    if engine.started is None or engine.beyond or event.num_prompt_tokens < 1 or event.max_tokens < 1:
+    started = engine.started
+    if started is None:
         return
-    needs = list(_needs(event, engine.started))
-    if all(need.wanted <= need.most for need in needs):
+    needs = list(_needs(event, started))
+    is_lacking = any(need.wanted > need.most for need in needs)
+    # It may lack what is not told.
+    is_told = bool(started.max_model_len and started.num_gpu_blocks)
+    if is_lacking or (event.is_too_large and is_told):
+        yield Reached(f"{event.request_id} is refused")
+    if is_lacking or not event.is_too_large or not is_told or engine.beyond:
+        return
+    if event.num_prompt_tokens >= 1 and event.max_tokens >= 1:
         told = ", ".join(f"{need.wanted} of {need.most} {need.what}" for need in needs)
         yield Broken(f"{event.request_id} is refused, and needs {told}: {event.reason}", (event.request_id,))
 
@@ -116,6 +158,7 @@ LIVE_ADMIT = Property(
         RequestAborted,
         RequestFinished,
         RequestFailed,
+        EngineDied,
         EngineStopped,
     ),
     exempt={

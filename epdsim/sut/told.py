@@ -70,10 +70,11 @@ class StepTeller:
         self._to_come.append(request)
 
     def refuse(self, number: int, request: RecordedRequest, reason: str) -> None:
-        """A request is turned away at the door."""
+        """A request is turned away at the door; of recorded requests nothing is refused but those that are too large."""
         self._to_come.remove(request)
         facts = request.request_id, len(request.prompt_token_ids), request.max_tokens
-        self._sink(RequestRefused(number, INSTANCE, *facts, [_item(one) for one in request.mm_features], reason))
+        items = [_item(one) for one in request.mm_features]
+        self._sink(RequestRefused(number, INSTANCE, *facts, items, reason, is_too_large=True))
 
     def before(self, number: int) -> None:
         """What happens before the schedule call of a step."""

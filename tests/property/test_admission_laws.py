@@ -40,7 +40,7 @@ def test_nobody_who_is_let_in_stands_still(exploration):
 
 
 @pytest.mark.parametrize(
-    ("door", "says"), [(everybody, "was let in and had the engine for itself"), (only_small, "is refused, and needs")]
+    ("door", "says"), [(everybody, "was let in, and needs"), (only_small, "is refused, and needs")]
 )
 def test_a_wrong_door_is_found_out(door, says):
     planted = IDEAL.replacing("planted", {DOOR.name: Replacement(door, "on purpose")})

@@ -286,8 +286,45 @@ class TestSteps:
         ],
     )
     def test_who_is_refused_needs_more_than_there_is(self, tokens, max_tokens, items, settings, expected):
-        refused = RequestRefused(0, E, "a", tokens, max_tokens, items, "for a reason")
-        assert outcome("LIVE-ADMIT", started(**settings), refused) is expected
+        refused = RequestRefused(0, E, "a", tokens, max_tokens, items, "for a reason", is_too_large=True)
+        assert outcome("LIVE-ADMIT", started(**{"max_model_len": 100} | settings), refused) is expected
+
+    @pytest.mark.parametrize("settings", [{}, {"max_model_len": 100, "num_gpu_blocks": 0}, {"num_gpu_blocks": 0}])
+    def test_who_is_refused_may_lack_what_is_not_told(self, settings):
+        refused = RequestRefused(0, E, "a", 6, 2, (), "for a reason", is_too_large=True)
+        assert outcome("LIVE-ADMIT", started(**settings), refused) is Outcome.INCONCLUSIVE
+
+    def test_who_is_refused_for_another_reason_may_be_small(self):
+        for tokens, expected in ((6, Outcome.INCONCLUSIVE), (101, Outcome.HOLDS)):
+            refused = RequestRefused(0, E, "a", tokens, 2, (), "adapter 'x' is not loaded")
+            assert outcome("LIVE-ADMIT", started(max_model_len=100), refused) is expected
+
+    @pytest.mark.parametrize(
+        ("tokens", "max_tokens", "settings", "expected"),
+        [
+            (10, 2, {"max_model_len": 9}, Outcome.VIOLATED),
+            (9, 2, {"max_model_len": 9}, Outcome.INCONCLUSIVE),  # its answer is cut
+            (23, 3, {"max_model_len": 100}, Outcome.VIOLATED),  # 25 tokens are computed, 24 have room
+            (23, 2, {"max_model_len": 100}, Outcome.INCONCLUSIVE),
+            (23, 3, {"max_model_len": 25}, Outcome.INCONCLUSIVE),
+            (23, 3, {}, Outcome.INCONCLUSIVE),  # where its answer is cut is not told
+            (26, 3, {}, Outcome.VIOLATED),
+            (26, 3, {"num_gpu_blocks": 0}, Outcome.INCONCLUSIVE),
+            (23, 3, {"max_model_len": 100, "beyond": ["stops"]}, Outcome.INCONCLUSIVE),
+        ],
+    )
+    def test_who_can_never_end_is_not_let_in(self, tokens, max_tokens, settings, expected):
+        whole = queued(tokens=tokens, max_tokens=max_tokens, items=())
+        assert outcome("LIVE-ADMIT", started(**settings), whole, RequestAborted(1, E, "a")) is expected
+        shared = whole, queued("b", items=()), RequestFinished(1, E, "b", 2), EngineStopped(9, E, ["a"])
+        assert outcome("LIVE-ADMIT", started(**settings), *shared) is expected
+
+    def test_who_ends_with_its_engine_or_waits_for_what_never_comes_was_let_in_rightly(self):
+        stopped = EngineStopped(9, E, ["a"])
+        dies = queued(), EngineDied(1, E, "out of memory"), stopped
+        assert outcome("LIVE-ADMIT", started(), *dies) is Outcome.INCONCLUSIVE
+        waits = RequestQueued(0, E, "a", 6, 2, num_remote_tokens=5, awaits_kv=True)
+        assert outcome("LIVE-ADMIT", started(), waits, stopped) is Outcome.INCONCLUSIVE
 
     def test_who_has_the_engine_alone_ends(self):
         stopped = EngineStopped(9, E, ["a"])
