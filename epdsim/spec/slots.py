@@ -208,13 +208,14 @@ def slot_min(event: Event, _engine: EngineState) -> Iterator[Finding]:
     """SLOT-MIN."""
     if not isinstance(event, MetadataWeighed):
         return
-    most = ITEM_METADATA_BYTES + GROUP_METADATA_BYTES * event.num_groups
+    # A group has a patch at least.
+    most = ITEM_METADATA_BYTES + GROUP_METADATA_BYTES * min(event.num_groups, event.num_patches)
     if event.fields and event.payload_bytes >= 100 * most:
         yield Reached(f"metadata of a {event.modality} of {event.family}")
-    if event.metadata_bytes > most:
+    if event.metadata_bytes > most or event.metadata_bytes >= event.payload_bytes > 0:
         yield Broken(
             f"metadata of {event.modality} of {event.family} in {event.num_groups} groups ({', '.join(event.fields)}) weigh "
-            f"{event.metadata_bytes} bytes of {event.payload_bytes}, and may weigh {most}",
+            f"{event.metadata_bytes} bytes of {event.payload_bytes}, and may weigh {min(most, event.payload_bytes - 1)}",
             (event.family,),
         )
 

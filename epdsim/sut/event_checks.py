@@ -12,6 +12,7 @@ from epdsim.events import (
     Event,
     InputQueued,
     ItemInfo,
+    MetadataWeighed,
     PayloadsSent,
     RequestQueued,
     RequestRefused,
@@ -30,6 +31,10 @@ def check_event(event: Event) -> None:
     match event:
         case EngineStarted() if event.block_size < 1:
             raise InputError(f"EngineStarted with block_size {event.block_size}", "a block holds at least one token")
+        case MetadataWeighed() if (
+            min(event.num_groups, event.num_patches, event.metadata_bytes, event.payload_bytes) < 0
+        ):
+            raise InputError(f"MetadataWeighed of {event.family}", "a count or a size is negative", "tell none below 0")
         case RequestQueued() | InputQueued() | RequestRefused():
             _check_items(event, event.items)
         case Admitted():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -16,7 +16,7 @@ class ReportedVerdict(msgspec.Struct, frozen=True):
     """One property in a report of `epdsim check`."""
 
     id: str
-    outcome: str
+    outcome: Literal["holds", "violated", "inconclusive", "not run"]
     reason: str = ""
     is_cut: bool = False
 
@@ -82,13 +82,19 @@ def read_report(path: Path) -> Report:
     """A report.
 
     Raises:
-        InputError: There is none, or the file is something else.
+        InputError: There is none, the file is something else, or it has two verdicts on one property.
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Report)
+        report = msgspec.json.decode(path.read_bytes(), type=Report)
     except (OSError, msgspec.DecodeError) as error:
         rule = f"it is no report of epdsim check ({error})"
         raise InputError(f"file {str(path)!r}", rule, "write one with epdsim check --report FILE") from error
+    names = [one.id for one in report.verdicts]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise InputError(
+            f"file {str(path)!r}", f"it has several verdicts on {', '.join(twice)}", "leave all but one out"
+        )
+    return report
 
 
 def verdict_table(reports: Sequence[Report]) -> VerdictTable:

@@ -30,6 +30,11 @@ def admitted(at=1, payloads=("none",)):
     return event("Admitted", at, request_id="r0", payloads=list(payloads)) | told
 
 
+def weighed(num_groups):
+    sizes = {"num_groups": num_groups, "num_patches": 3, "metadata_bytes": 5, "payload_bytes": 3_000}
+    return event("MetadataWeighed", family="mine", modality="image", fields=["grid"]) | sizes
+
+
 def point(num_items, name):
     """A point of a scenario whose encode instances take one item at a time."""
     yield event(
@@ -99,6 +104,7 @@ def test_an_engine_that_ended_may_start_again(judged, end):
     ("events", "says"),
     [
         ([started(block_size=0)], "line 2: EngineStarted with block_size 0: a block holds at least one token"),
+        ([weighed(-8)], "line 2: MetadataWeighed of mine: a count or a size is negative"),
         ([started(), queued(is_embed=[1])], "line 3: RequestQueued of r0 with item cat: is_embed has 1 entries"),
         ([started(), queued(offset=-1)], "line 3: RequestQueued of r0 with item cat of 16 tokens at -1"),
         ([started(), queued(), admitted(1, ["some"])], "line 4: Admitted of r0 with payload 'some'"),

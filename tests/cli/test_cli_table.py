@@ -60,6 +60,19 @@ def test_releases_stand_in_order(epdsim):
     assert "vllm 0.9.0 | vllm 0.32.0 | vllm 0.100.0" in epdsim("table", *files, "--markdown").out
 
 
+def test_a_report_has_one_known_outcome_of_each_property(epdsim):
+    odd = epdsim("table", report("odd", "vllm", "0.32.0", {"ISO": "banana"}))
+    assert (odd.code, odd.out) == (2, "")
+    assert "file 'odd': it is no report of epdsim check (Invalid enum value 'banana'" in odd.err
+    whole = json.loads(Path(report("twice", "vllm", "0.32.0", {"ISO": "holds"})).read_text())
+    Path("twice").write_text(
+        json.dumps(whole | {"verdicts": [*whole["verdicts"], {"id": "ISO", "outcome": "violated"}]})
+    )
+    twice = epdsim("table", "twice")
+    assert (twice.code, twice.out) == (2, "")
+    assert "file 'twice': it has several verdicts on ISO; leave all but one out" in twice.err
+
+
 def test_what_cannot_be_put_together(epdsim):
     one, other = report("a", "vllm", "0.32.0", {}), report("b", "vllm", "0.31.0", {}, budget=30)
     for words, told in (

@@ -57,6 +57,10 @@ class TestProtocol:
             (32, 64 + 16 * 32, 2_000_000, Outcome.HOLDS),
             (32, 64 + 16 * 32 + 1, 2_000_000, Outcome.VIOLATED),
             (1, 24, 3_000, Outcome.INCONCLUSIVE),
+            (1, 24, 25, Outcome.INCONCLUSIVE),
+            (1, 24, 24, Outcome.VIOLATED),
+            (10**9, 64 + 16 * 64, 2_000_000, Outcome.HOLDS),  # of 64 patches there are 64 groups at most
+            (10**9, 64 + 16 * 64 + 1, 2_000_000, Outcome.VIOLATED),
         ],
     )
     def test_metadata_are_light(self, groups, metadata_bytes, payload_bytes, expected):
