@@ -147,7 +147,7 @@ def as_json_text(result: ScenarioResult, verdicts: Sequence[Verdict]) -> str:
 
 
 def _figures(metrics: RunMetrics) -> dict[str, object]:
-    derived = ("request_throughput_per_s", "token_throughput_per_s", "prefix_hit_rate")
+    derived = ("request_throughput_per_s", "token_throughput_per_s", "prefix_hit_rate", "unserved")
     return dataclasses.asdict(metrics) | {name: getattr(metrics, name) for name in derived}
 
 

@@ -109,21 +109,27 @@ class PoolMachine(RuleBasedStateMachine):
         self.copy = self.pool.clone()
         self.copied = seen(self.copy)
 
+    @precondition(lambda self: self.plain.queue)
     @rule(data=st.data())
     def take(self, data: st.DataObject) -> None:
         count = data.draw(st.integers(0, len(self.plain.queue)))
         taken = self.pool.take(count)
         assert taken == self.plain.take(count)
-        self.tables.append(taken)
+        if taken:
+            self.tables.append(taken)
 
-    @rule(keys=st.lists(st.sampled_from(KEYS), min_size=1, unique=True))
-    def hold(self, keys: list[int]) -> None:
+    @rule(data=st.data())
+    def hold(self, data: st.DataObject) -> None:
+        known = st.sampled_from(sorted(self.plain.found) or KEYS)
+        keys = data.draw(st.lists(known | st.sampled_from(KEYS), min_size=1, unique=True))
+        keys.sort()
         blocks = self.pool.find_all(keys)
         assert blocks == self.plain.find_all(keys)
         assert self.pool.num_idle(blocks) == sum(block in self.plain.queue for block in blocks)
         self.pool.hold(blocks)
         self.plain.hold(blocks)
-        self.tables.append(blocks)
+        if blocks:
+            self.tables.append(blocks)
 
     @precondition(lambda self: self.tables)
     @rule(data=st.data())
@@ -133,35 +139,41 @@ class PoolMachine(RuleBasedStateMachine):
         self.plain.release(table)
 
     @precondition(lambda self: self.tables)
-    @rule(data=st.data())
-    def publish(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), gives_up=st.booleans())
+    def publish(self, data: st.DataObject, *, gives_up: bool) -> None:
+        """Fill a table's blocks; its owner may end with that, as most do."""
         table = data.draw(st.sampled_from(self.tables))
         blocks = [block for block in table if block not in self.plain.key_of]
-        keys = data.draw(st.one_of(st.permutations(KEYS), st.just(KEYS), st.just(KEYS[5:])))[: len(blocks)]
+        keys = sorted(data.draw(st.lists(st.sampled_from(KEYS), unique=True) | st.just(KEYS) | st.just(KEYS[5:])))
+        del keys[len(blocks) :]
         blocks = blocks[: len(keys)]
         self.pool.publish(blocks, keys)
         for block, key in zip(blocks, keys, strict=True):
             self.plain.key_of[block] = key
             self.plain.found.setdefault(key, []).append(block)
+        if gives_up:
+            self.tables.remove(table)
+            self.pool.release(table)
+            self.plain.release(table)
 
+    @precondition(lambda self: self.plain.key_of)
     @rule(data=st.data())
     def hide(self, data: st.DataObject) -> None:
-        block = data.draw(st.integers(1, self.pool.num_blocks - 1))
+        block = data.draw(st.sampled_from(sorted(self.plain.key_of)) | st.integers(1, self.pool.num_blocks - 1))
         self.pool.hide(block)
         self.plain.hide(block)
 
-    @rule()
-    def reset(self) -> None:
+    @rule(resets=st.sampled_from([False, False, False, True]))
+    def copy_or_reset(self, *, resets: bool) -> None:
+        if not resets:
+            self.copy, self.pool = self.pool, self.pool.clone()
+            self.copied = seen(self.copy)
+            return
         is_idle = not any(self.plain.references.values())
         assert self.pool.reset() == is_idle
         if is_idle:
             self.plain.key_of.clear()
             self.plain.found.clear()
-
-    @rule()
-    def copy_it(self) -> None:
-        self.copy, self.pool = self.pool, self.pool.clone()
-        self.copied = seen(self.copy)
 
     @invariant()
     def both_tell_the_same(self) -> None:
@@ -180,4 +192,4 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 TestPoolMachine = PoolMachine.TestCase
-TestPoolMachine.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+TestPoolMachine.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

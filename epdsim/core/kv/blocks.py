@@ -93,7 +93,11 @@ class BlockPool:
         self._doubles: dict[int, list[int]] = {}
 
     def find_all(self, keys: Sequence[int]) -> list[int]:
-        """Blocks that hold what the keys stand for, up to the first that is not there."""
+        """Blocks that hold what the keys stand for, up to the first that is not there.
+
+        Args:
+            keys: Ascending, as the keys along a prefix are.
+        """
         rows = self._rows
         blocks: list[int] = []
         if keys and keys[-1] - keys[0] == len(keys) - 1 and (row := rows.get(keys[0] // RANGE)):
@@ -170,7 +174,12 @@ class BlockPool:
         return ended
 
     def publish(self, blocks: Sequence[int], keys: Sequence[int]) -> None:
-        """Make full blocks findable, each by its key; those of a request in their order."""
+        """Make full blocks findable.
+
+        Args:
+            blocks: Without a key.
+            keys: Of each; ascending, as the keys along a prefix are.
+        """
         key_of = self._key_of
         for block, key in zip(blocks, keys, strict=True):
             key_of[block] = key
