@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
@@ -15,6 +13,7 @@ from epdsim import __version__
 from epdsim.cli.calibrate import calibrate
 from epdsim.cli.check import check
 from epdsim.cli.compare import compare
+from epdsim.cli.endings import Ended, signals_end_it
 from epdsim.cli.judge import judge
 from epdsim.cli.plan import plan
 from epdsim.cli.record import record
@@ -63,21 +62,6 @@ def _options(
     """Options of the program itself."""
 
 
-class _Ended(BaseException):
-    """A signal that asks the program to end: what is half done is taken back on the way out.
-
-    An interrupt is one of them: a KeyboardInterrupt would end in typer, which says nothing.
-    """
-
-    def __init__(self, number: int, _frame: FrameType | None = None) -> None:
-        super().__init__(number)
-        self.number = number
-
-
-def _end(number: int, frame: FrameType | None) -> None:
-    raise _Ended(number, frame)
-
-
 def main() -> None:
     """Run the command line.
 
@@ -85,18 +69,16 @@ def main() -> None:
     gives 130, another signal that asks to end 128 and its number.
     """
     _replace_closed_streams()
-    usual = (signal.SIG_DFL, signal.default_int_handler)
-    before = {number: signal.signal(number, _end) for number in _ENDING if signal.getsignal(number) in usual}
     try:
-        try:
-            app(prog_name="epdsim")
-        finally:
-            sys.stdout.flush()
+        with signals_end_it():
+            try:
+                app(prog_name="epdsim")
+            finally:
+                sys.stdout.flush()
     except EpdsimError as error:
         _leave(2, str(error))
-    except _Ended as ended:
-        told = "interrupted" if ended.number == signal.SIGINT else f"ended by {signal.Signals(ended.number).name}"
-        _leave(128 + ended.number, f"{told}; nothing half-written is left")
+    except Ended as ended:
+        _leave(128 + ended.number, str(ended))
     except BrokenPipeError:
         _discard_output()
         sys.exit(141)
@@ -112,12 +94,6 @@ def main() -> None:
         _discard_output()
         place = "standard output" if error.filename is None else repr(os.fsdecode(error.filename))
         _leave(2, f"{place}: it cannot be used ({error.strerror or error}); choose another place")
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-_ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 def _replace_closed_streams() -> None:

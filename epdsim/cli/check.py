@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from epdsim.cli.endings import end_if_asked, is_asked_to_end
 from epdsim.cli.live import SeedsOption, mode_names, seed_range
+
+if TYPE_CHECKING:
+    from epdsim.testing.hunt import Exploration
+    from epdsim.testing.session import Session
 
 
 def check(
@@ -57,20 +62,21 @@ def check(
 ) -> None:
     """Hunt for violations of the properties, told as stories.
 
-    The exit code is 1 when a property is violated, 3 when none is and the premise of one was never reached.
+    The exit code is 1 when a property is violated, 2 when the test of one failed, 3 when the premise of one was never reached or
+    nothing was judged.
     """
     import json
     import sys
 
     from epdsim.core.files import whole_file
     from epdsim.spec import REGISTER, properties_of
+    from epdsim.testing.explored import explored_properties
 
-    wanted = properties_of(only) if only else tuple(REGISTER.values())
     if show_all:
-        _list(wanted)
+        _list(properties_of(only) if only else REGISTER.values())
         raise typer.Exit
+    names = [one.id for one in explored_properties(only or ())]
     shows = sys.stderr.isatty() if progress is None else progress
-    names = [one.id for one in wanted if one.monitor is not None]
     if modes is None:
         told = _run(names, sut, dialect, seed, budget, max_time, shows=shows, stories=stories)
     else:
@@ -83,7 +89,27 @@ def check(
         typer.echo(json.dumps(told, indent=1))
     else:
         _tell(f"{sut} {told['version'] or ''}".strip(), told["verdicts"])
-    raise typer.Exit(1 if "violated" in outcomes else 3 if "inconclusive" in outcomes else 0)
+    raise typer.Exit(exit_code(outcomes))
+
+
+def exit_code(outcomes: Collection[str]) -> int:
+    """What a hunt ends with: 1 violated, 2 a test failed, 3 inconclusive or nothing judged at all.
+
+    Args:
+        outcomes: Of the properties.
+    """
+    from epdsim.testing.verdicts import FAILED
+
+    if "violated" in outcomes:
+        return 1
+    if FAILED in outcomes:
+        return 2
+    if "inconclusive" in outcomes:
+        return 3
+    if "holds" not in outcomes:
+        typer.echo("epdsim: nothing was judged", err=True)
+        return 3
+    return 0
 
 
 def _list(properties: Any) -> None:
@@ -141,6 +167,7 @@ def _run(
         progress = _Progress(tell)
         with contextlib.redirect_stdout(told):
             pytest.main(arguments, plugins=[progress])
+        end_if_asked()
         if not report.is_file():
             raise EpdsimError(f"the property pack could not be run:\n{told.getvalue()}")
         read = json.loads(report.read_text(encoding="utf-8"))
@@ -162,8 +189,20 @@ def _played(
     if not session.hunter.can(exploration):
         raise InputError(f"--modes of {sut}", "it has no engine to play workloads to", "leave --modes out")
     of_engines = [name for name in names if REGISTER[name].level == "engine" and sut not in REGISTER[name].exempt]
-    verdicts = [session.check(name, [exploration]) for name in of_engines]
+    verdicts = [_checked(session, name, exploration) for name in of_engines]
     return {"sut": sut, "version": session.system.version, "verdicts": verdicts}
+
+
+def _checked(session: Session, name: str, exploration: Exploration) -> dict[str, Any]:
+    from epdsim.core.errors import EpdsimError
+    from epdsim.testing.verdicts import failed
+
+    try:
+        return session.check(name, [exploration])
+    except EpdsimError:
+        raise  # the modes are not for this system
+    except Exception as error:  # noqa: BLE001 - of the system, which is what is tested
+        return failed(name, error)
 
 
 class _Progress:
@@ -175,11 +214,10 @@ class _Progress:
 
     def failed(self, names: Sequence[str]) -> list[dict[str, Any]]:
         """Properties whose tests ended without a verdict."""
+        from epdsim.testing.verdicts import failed_for
+
         return [
-            {"id": name, "outcome": "not run", "reason": f"its test failed: {reason}"}
-            for test, reason in self._reasons.items()
-            for name in names
-            if f"[{name}]" in test
+            failed_for(name, reason) for test, reason in self._reasons.items() for name in names if f"[{name}]" in test
         ]
 
     def pytest_configure(self, config: Any) -> None:
@@ -187,9 +225,15 @@ class _Progress:
 
         config.stash[PROGRESS] = self._tell
 
+    def pytest_sessionstart(self, session: Any) -> None:
+        self._session = session
+
     def pytest_runtest_logreport(self, report: Any) -> None:
         from epdsim.testing.plugin import RECORD
 
+        if is_asked_to_end():
+            self._session.shouldstop = "a signal came"
+            return
         verdicts = [value for key, value in report.user_properties if key == RECORD]
         if report.failed and not verdicts:
             self._reasons[report.nodeid] = report.longreprtext.strip().rpartition("\n")[2]
@@ -199,11 +243,12 @@ class _Progress:
 
 def _tell(title: str, verdicts: list[dict[str, Any]]) -> None:
     from epdsim.report.table import print_table
+    from epdsim.testing.verdicts import note_of
 
     rows: list[tuple[str, ...]] = []
     for one in verdicts:
         stories = one.get("stories", ())
-        notes = [story["replay"] for story in stories] or [one.get("reason", _cut(one))]
+        notes = [note_of(story) for story in stories] or [one.get("reason", _cut(one))]
         rows.append((one["id"], one["outcome"], f"{one.get('num_reached', 0):,}", notes[0]))
         rows += [("", "", "", note) for note in notes[1:]]
         for story in stories:

@@ -74,19 +74,23 @@ def _replay_failure(place: Path, *, as_json: bool) -> bool:
     from epdsim.testing.failures import Status, replay_failure
 
     replayed = replay_failure(place)
-    failure, detail = replayed.failure, f" ({replayed.detail})" if replayed.detail else ""
+    failure = replayed.failure
     if as_json:
         shown = {
             "id": place.name,
             "property": failure.property_id,
             "status": replayed.status,
             "detail": replayed.detail,
+            "played_on": replayed.played_on,
+            "found_in": failure.found_in,
         }
         typer.echo(json.dumps(shown | {"story": list(replayed.story)}, indent=1))
     else:
         for line in replayed.story:
             typer.echo(line)
-        typer.echo(f"\n{place.name} in {failure.system} {failure.version}: {replayed.status}{detail}")
+        elsewhere = "" if replayed.played_on == failure.found_in else f"it was found in {failure.found_in}"
+        notes = "; ".join(one for one in (replayed.detail, elsewhere) if one)
+        typer.echo(f"\n{place.name} in {replayed.played_on}: {replayed.status}" + (f" ({notes})" if notes else ""))
     return replayed.status is Status.FIXED
 
 

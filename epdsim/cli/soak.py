@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from epdsim.cli.check import exit_code
+
 if TYPE_CHECKING:
     from epdsim.testing.soak import SoakFile
 
@@ -37,19 +39,19 @@ def soak(
     """Hunt over many seeds and keep the shortest stories.
 
     With --max-time 0 nothing is run: FILE is merged and told. The exit code is 1 when a property is violated, 2 when a seed
-    could not be run, 3 when the premise of a property was never reached.
+    could not be run or the test of a property failed, 3 when the premise of a property was never reached or nothing was judged.
     """
     import os
 
     from epdsim.core.errors import InputError
-    from epdsim.spec import properties_of
     from epdsim.sut.systems import find_system
     from epdsim.testing import soak as soaking
+    from epdsim.testing.explored import explored_properties
 
     first, stop = _range(seeds)
     if stop is None and max_time is None:
         raise InputError(f"--seeds {seeds}", "this never ends", "give --max-time, or a last seed")
-    properties_of(only or [])
+    explored_properties(only or ())
     wanted = soaking.Soak(sut, dialect, tuple(only or ()), budget, find_system(sut, dialect).version)
     results = soaking.SoakFile(file, wanted)
     try:
@@ -61,7 +63,8 @@ def soak(
     finally:
         results.close()
     outcomes = _tell(results)
-    raise typer.Exit(1 if "violated" in outcomes else 2 if died else 3 if "inconclusive" in outcomes else 0)
+    code = exit_code(outcomes)
+    raise typer.Exit(2 if died and code != 1 else code)
 
 
 def _range(text: str) -> tuple[int, int | None]:
@@ -99,6 +102,7 @@ def _tell(results: SoakFile) -> set[str]:
     """Print stories and table; the outcomes."""
     from epdsim.report.table import print_table
     from epdsim.testing.soak import tallies
+    from epdsim.testing.verdicts import note_of
 
     told = tallies(results.reports.values())
     for tally in told.values():
@@ -109,8 +113,8 @@ def _tell(results: SoakFile) -> set[str]:
             name,
             tally.outcome,
             f"{tally.num_reached:,}",
-            f"{len(tally.violated):,}" if tally.violated else "",
-            tally.smallest["replay"] if tally.smallest else "",
+            f"{len(tally.violated or tally.failed):,}" if tally.violated or tally.failed else "",
+            note_of(tally.smallest) if tally.smallest else tally.reason,
         )
         for name, tally in told.items()
     ]

@@ -33,7 +33,7 @@ def table(
     for one in made.differences:
         why = f" ({one.reason})" if one.reason else ""
         typer.echo(f"{one.property_id} in {one.release}: {one.seen}{why}, the model says {one.predicted}")
-    num_decided = made.num_compared - sum(bool(one.reason) for one in made.differences)
+    num_decided = made.num_compared - sum(one.is_explained for one in made.differences)
     num_equal = made.num_compared - len(made.differences)
     if made.num_compared:
         typer.echo(f"{num_equal:,} of {num_decided:,} verdicts of releases are what the model in their dialects says")

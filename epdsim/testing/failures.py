@@ -57,6 +57,11 @@ class Failure(msgspec.Struct, frozen=True):
     exploration: str
     told: str
 
+    @property
+    def found_in(self) -> str:
+        """Name and version of the system."""
+        return f"{self.system} {self.version}"
+
 
 class Status(StrEnum):
     """What a replay says."""
@@ -67,9 +72,10 @@ class Status(StrEnum):
 
 
 class Replayed(NamedTuple):
-    """A failure played again: what it was, what is the case now, and the story as it is now (or was, when it is fixed)."""
+    """A failure played again: what it was, on which system, what is the case, and the story as it is (or was, if it is fixed)."""
 
     failure: Failure
+    played_on: str
     status: Status
     detail: str
     story: Sequence[str]
@@ -91,9 +97,8 @@ def keep(
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(
-            f"folder {str(place)!r}", f"it cannot be made ({error.strerror})", "give another one"
-        ) from error
+        rule = f"it cannot be made ({error.strerror})"
+        raise InputError(f"folder {str(place)!r}", rule, "work in a folder that can be written to") from error
     told = "\n".join(told_failure(found)) + "\n"
     texts = {"case.json": case, "failure.json": msgspec.json.encode(failure), "story.txt": told.encode()}
     for name, text in texts.items():
@@ -233,7 +238,7 @@ def replay_failure(place: Path) -> Replayed:
         if verdict.first is not None
         else _story_of(place)
     )
-    return Replayed(failure, status, detail, story)
+    return Replayed(failure, system.title, status, detail, story)
 
 
 def _status(failure: Failure, verdict: Verdict) -> tuple[Status, str]:

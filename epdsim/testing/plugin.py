@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from epdsim.testing.verdicts import FAILED, failed
+
 if TYPE_CHECKING:
     from epdsim.testing.session import Session
 
@@ -104,11 +106,15 @@ def epd(epd_session: Session, record_property: Any) -> Any:
         if reason:
             record_property(RECORD, {"id": property_id, "outcome": "not run", "reason": reason})
             pytest.skip(reason)
-        verdict = epd_session.check(property_id, explorations)
+        try:
+            verdict = epd_session.check(property_id, explorations)
+        except Exception as error:
+            record_property(RECORD, failed(property_id, error))
+            raise
         record_property(RECORD, verdict)
         if verdict["outcome"] == "violated":
             lines = [line for one in verdict["stories"] for line in (*one["lines"], "")]
-            pytest.fail("\n".join(lines[:-1]), pytrace=False)
+            pytest.fail("\n".join(lines[:-1]) or f"violated; {verdict.get('reason', 'no stories')}", pytrace=False)
         if verdict["outcome"] == "inconclusive":
             pytest.fail(f"inconclusive: {verdict['reason']}", pytrace=False)
 
@@ -141,7 +147,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             encoding="utf-8",
         )
     asked = config.getoption("--epd-sut") is not None or config.getoption("--epd-dialect") is not None
-    bad = [one for one in verdicts if one["outcome"] in ("violated", "inconclusive")]
+    bad = [one for one in verdicts if one["outcome"] in ("violated", "inconclusive", FAILED)]
     if not (asked or bad):
         return
     terminalreporter.section("properties")

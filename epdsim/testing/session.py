@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from epdsim.core.errors import InputError
 from epdsim.spec import REGISTER, Outcome, Property, Verdict
 from epdsim.sut.systems import find_system
 from epdsim.testing.failures import FOLDER, keep, told_failure
 from epdsim.testing.hunt import Exploration, Hunter, Progress, Story
+from epdsim.testing.verdicts import line_of
 
 
 class Session:
@@ -76,8 +78,13 @@ class Session:
     def _stories(self, explorations: Sequence[Exploration], property_id: str) -> dict[str, Any]:
         if not self.tells_stories:
             return {"stories": []}
-        stories = [self._kept(one) for one in self.hunter.stories(explorations, property_id)]
-        return {"stories": stories, "replay": stories[0]["replay"]}
+        try:
+            found = self.hunter.stories(explorations, property_id)
+        except Exception as error:  # noqa: BLE001 - the verdict stands whatever becomes of its story
+            return {"stories": [], "reason": f"its story could not be made: {line_of(error)}"}
+        stories = [self._kept(one) for one in found]
+        first = stories[0]
+        return {"stories": stories, **{key: first[key] for key in ("replay", "reason") if key in first}}
 
     def canary(self, canary: Property, exploration: Exploration) -> list[str]:
         """The story of a property that must be violated: that it is told proves that violations are.
@@ -92,29 +99,34 @@ class Session:
         return told_failure(hunter.smallest(exploration, canary.id))
 
     def _kept(self, story: Story) -> dict[str, Any]:
-        """A violation kept, as plain data."""
+        """A violation kept, as plain data: with `failure` and `replay`, or with the `reason` why it could not be kept."""
         found = story.found
-        identifier = keep(
-            found,
-            system=self.sut,
-            dialect=self.dialect,
-            version=self.system.version,
-            seed=self.hunter.seed,
-            exploration=story.exploration,
-            folder=self.folder,
-        )
-        replay = f"epdsim replay {identifier}"
+        try:
+            identifier = keep(
+                found,
+                system=self.sut,
+                dialect=self.dialect,
+                version=self.system.version,
+                seed=self.hunter.seed,
+                exploration=story.exploration,
+                folder=self.folder,
+            )
+        except InputError as error:
+            place = {"reason": f"its story could not be kept: {error}"}
+            again = place["reason"]
+        else:
+            place = {"failure": identifier, "replay": f"epdsim replay {identifier}"}
+            again = f"again, in this folder and environment: {place['replay']}"
         assert found.verdict.first is not None, "it is violated"
         lines = [
             *told_failure(found),
             "",
             _behind(story),
-            f"found in {self.system.title}, seed {self.hunter.seed}; again, in this folder and environment: {replay}",
+            f"found in {self.system.title}, seed {self.hunter.seed}; {again}",
         ]
         return {
             "lines": [one for one in lines if one is not None],
-            "failure": identifier,
-            "replay": replay,
+            **place,
             "told": found.verdict.first.told,
             "rules": story.rules,
         }

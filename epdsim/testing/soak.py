@@ -25,6 +25,7 @@ from typing import IO, Any
 
 from epdsim import __version__
 from epdsim.core.errors import InputError
+from epdsim.testing.verdicts import FAILED
 
 Report = Mapping[str, Any]
 """What a seed found: `seed`, and `verdicts` as `epdsim check --report` writes them, or `died` with why there are none."""
@@ -58,17 +59,23 @@ class Tally:
     Attributes:
         num_reached: Times that its premise was met.
         violated: Seeds that violate it.
+        failed: Seeds whose test of it came to no verdict.
         smallest: The shortest story of those, with its `lines` and the `replay` line; of equal ones that of the lowest seed.
+        reason: Why the lowest of the seeds that failed did.
     """
 
     num_reached: int = 0
     violated: list[int] = field(default_factory=list[int])
+    failed: list[int] = field(default_factory=list[int])
     smallest: Mapping[str, Any] | None = None
+    reason: str = ""
 
     @property
     def outcome(self) -> str:
-        """Violated, holds, or inconclusive."""
-        return "violated" if self.violated else "holds" if self.num_reached else "inconclusive"
+        """Violated, failed, holds, or inconclusive."""
+        if self.violated:
+            return "violated"
+        return FAILED if self.failed else "holds" if self.num_reached else "inconclusive"
 
 
 def tallies(reports: Iterable[Report]) -> dict[str, Tally]:
@@ -83,6 +90,9 @@ def tallies(reports: Iterable[Report]) -> dict[str, Tally]:
             tally.num_reached += verdict.get("num_reached", 0)
             if verdict["outcome"] == "violated":
                 tally.violated.append(seed)
+            if verdict["outcome"] == FAILED:
+                tally.failed.append(seed)
+                tally.reason = tally.reason or verdict["reason"]
             for story in verdict.get("stories", ()):
                 if tally.smallest is None or len(story["lines"]) < len(tally.smallest["lines"]):
                     tally.smallest = story

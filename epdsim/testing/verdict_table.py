@@ -10,13 +10,14 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from epdsim.core.errors import InputError
+from epdsim.testing.verdicts import FAILED
 
 
 class ReportedVerdict(msgspec.Struct, frozen=True):
     """One property in a report of `epdsim check`."""
 
     id: str
-    outcome: Literal["holds", "violated", "inconclusive", "not run"]
+    outcome: Literal["holds", "violated", "inconclusive", "not run", "failed"]
     reason: str = ""
     is_cut: bool = False
 
@@ -50,6 +51,11 @@ class Difference(NamedTuple):
     predicted: str
     reason: str
 
+    @property
+    def is_explained(self) -> bool:
+        """Whether the release's verdict is not decided, for a reason that is no failure of its test or of the model's."""
+        return self.seen in ("not run", "inconclusive") and bool(self.reason) and self.predicted != FAILED
+
 
 @dataclass(frozen=True, slots=True)
 class VerdictTable:
@@ -70,7 +76,7 @@ class VerdictTable:
     @property
     def is_equal(self) -> bool:
         """Whether every difference is that the release's verdict is not decided: not run, or its premise not reached."""
-        return all(one.reason for one in self.differences)
+        return all(one.is_explained for one in self.differences)
 
     def markdown(self) -> list[str]:
         """The table as lines of Markdown."""
@@ -135,5 +141,5 @@ def _differences(release: Report, model: Report) -> list[Difference]:
     return [
         Difference(one.id, release.version, one.outcome, predicted[one.id], one.reason)
         for one in sorted(release.verdicts, key=lambda one: one.id)
-        if one.id in predicted and one.outcome != predicted[one.id]
+        if one.id in predicted and (one.outcome != predicted[one.id] or one.outcome == FAILED)
     ]

@@ -83,3 +83,17 @@ def test_what_cannot_be_put_together(epdsim):
         called = epdsim("table", *words)
         assert (called.code, called.out) == (2, "")
         assert told in called.err
+
+
+def test_a_test_that_failed_is_no_explanation(epdsim):
+    for seen, predicted in (("failed", "holds"), ("holds", "failed"), ("failed", "failed")):
+        files = report("v", "vllm", "0.31.0", {"ISO": seen}), report("r", "reference", "vllm-0.31", {"ISO": predicted})
+        assert epdsim("table", *files).code == 1
+
+
+def test_a_violation_without_a_story_is_no_explanation(epdsim):
+    files = report("v", "vllm", "0.31.0", {"ISO": "violated"}), report("r", "reference", "vllm-0.31", {"ISO": "holds"})
+    told = json.loads(Path("v").read_text())
+    told["verdicts"][0]["reason"] = "its story could not be kept"
+    Path("v").write_text(json.dumps(told))
+    assert epdsim("table", *files).code == 1

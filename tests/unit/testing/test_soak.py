@@ -161,3 +161,10 @@ def test_ray_gives_the_same() -> None:
 
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
     assert found(on_ray) == found(on_this_machine)
+
+
+def test_a_seed_whose_test_failed_counts() -> None:
+    failed = {"seed": 4, "verdicts": [{"id": "A", "outcome": "failed", "reason": "its test failed: boom"}]}
+    told = tallies([report(0), failed])["A"]
+    assert (told.outcome, told.failed, told.reason) == ("failed", [4], "its test failed: boom")
+    assert tallies([failed, report(1, "violated", 2)])["A"].outcome == "violated"
