@@ -185,9 +185,9 @@ class _Teller:
         goes_on: list[str] = []
         for request_id, count in event.num_scheduled_tokens.items():
             items = self._items.get(request_id, ())
-            encoded = [
-                _short(items[index].identifier) for index in event.scheduled_encoder_inputs.get(request_id, ()) if items
-            ]
+            indices = event.scheduled_encoder_inputs.get(request_id, ())
+            # Another engine may have been sent fewer items of the same request.
+            encoded = [_short(items[index].identifier) for index in indices if index < len(items)]
             if encoded:
                 self.say(
                     event, request_id, f"{', '.join(encoded)} {'is' if len(encoded) == 1 else 'are'} to be encoded"

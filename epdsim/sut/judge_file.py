@@ -64,11 +64,7 @@ def judge_file(path: Path, properties: Sequence[Property]) -> JudgedFile:
             try:
                 judging(event)
             except _BROKEN as error:
-                raise InputError(
-                    f"{path}, {run.place(index)}",
-                    f"this {type(event).__name__} does not fit what was told before ({type(error).__name__}: {error})",
-                    "its indices, sizes and words must be those of its request and engine",
-                ) from error
+                raise _misfit(path, run, index, error) from error
             judged.num_out_of_order += event.time_ms < latest.get(event.instance, event.time_ms)
             latest[event.instance] = max(event.time_ms, latest.get(event.instance, event.time_ms))
         judged.num_runs += 1
@@ -76,9 +72,21 @@ def judge_file(path: Path, properties: Sequence[Property]) -> JudgedFile:
         for one, verdict in judging.verdicts().items():
             judged.verdicts.setdefault(one, Verdict(one)).add(verdict)
             if verdict.first is not None and one not in judged.stories:
-                story = [*tell_story(run.events, verdict), "", *timeline(run.events, verdict.at)]
+                try:
+                    story = [*tell_story(run.events, verdict), "", *timeline(run.events, verdict.at)]
+                except _BROKEN as error:
+                    raise _misfit(path, run, verdict.at, error) from error
                 judged.stories[one] = [*run.named(), *story]
     return judged
+
+
+def _misfit(path: Path, run: _Run, index: int, error: Exception) -> InputError:
+    """Of an event that names what is not there."""
+    return InputError(
+        f"{path}, {run.place(index)}",
+        f"this {type(run.events[index]).__name__} does not fit what was told before ({type(error).__name__}: {error})",
+        "its indices, sizes and words must be those of its request and engine",
+    )
 
 
 def _runs(path: Path, judged: JudgedFile) -> Iterator[_Run]:

@@ -9,6 +9,8 @@ import pytest
 
 HEADER = {"format": "epdsim-events", "version": 1}
 
+CHECKED = {"modality": "image", "index": 0, "mm_hash": "h0", "state": "odd"}
+
 
 def event(kind, at=0, *, instance="e0", **told):
     return {"kind": kind, "time_ms": at, "instance": instance, **told}
@@ -107,6 +109,14 @@ def test_an_engine_that_ended_may_start_again(judged, end):
         ([weighed(-8)], "line 2: MetadataWeighed of mine: a count or a size is negative"),
         ([started(), queued(is_embed=[1])], "line 3: RequestQueued of r0 with item cat: is_embed has 1 entries"),
         ([started(), queued(offset=-1)], "line 3: RequestQueued of r0 with item cat of 16 tokens at -1"),
+        (
+            [started(), queued(), event("EncoderFed", request_id="r0", index=-1, payload="full")],
+            "line 4: EncoderFed with item -1: items count from 0",
+        ),
+        (
+            [event("RequestChecked", case="c", items=[CHECKED], offered=[], has_ec_params=False, accepted=True)],
+            "line 2: RequestChecked of c with state 'odd': there is no such word; the words are neither, payload, metadata, both",
+        ),
         ([started(), queued(), admitted(1, ["some"])], "line 4: Admitted of r0 with payload 'some'"),
         (
             [event("Rumour"), started(), queued(), event("EncoderFed", request_id="r0", index=3, payload="none")],
@@ -119,3 +129,23 @@ def test_events_that_fit_nothing_are_one_sentence_with_their_line(judged, events
     assert (called.code, called.out) == (2, "")
     assert called.err.startswith(f"epdsim: mine.ndjson, {says}")
     assert called.err.count("\n") == 1
+
+
+def test_a_story_is_told_where_another_engine_has_fewer_items_of_the_request(judged):
+    other = event("RequestQueued", 10, instance="e1", request_id="r0", num_prompt_tokens=48, max_tokens=4)
+    plan = event("StepPlanned", 11, step=1, num_scheduled_tokens={"r0": 16}, num_computed_tokens={"r0": 32})
+    items = [{"modality": "image", "identifier": name, "offset": 16 * at, "length": 16} for at, name in enumerate("ab")]
+    sent = event(
+        "Admitted", 11, request_id="r0", num_prompt_tokens=48, num_computed_tokens=0, payloads=["full", "none"]
+    )
+    few = other | {"items": items[:1]}
+    both = queued(10) | {"items": items}
+    whole, outcomes, called = judged(started(10), both, few, sent, plan | {"scheduled_encoder_inputs": {"r0": [1]}})
+    assert (called.code, outcomes["STRIP-AVAIL"]) == (1, "violated")
+    assert any("is to encode b for r0" in line for line in whole["stories"]["STRIP-AVAIL"])
+
+
+@pytest.mark.parametrize("state", ["neither", "payload", "metadata", "both"])
+def test_what_a_checked_request_may_have_of_an_item(judged, state):
+    checked = event("RequestChecked", case="c", items=[CHECKED | {"state": state}], offered=[], has_ec_params=False)
+    assert judged(checked | {"accepted": False})[2].code in (0, 1)
