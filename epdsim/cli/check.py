@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from epdsim.cli.endings import end_if_asked, is_asked_to_end
-from epdsim.cli.live import SeedsOption, mode_names, seed_range
+from epdsim.cli.live import mode_names, seed_range
 
 if TYPE_CHECKING:
     from epdsim.testing.hunt import Exploration
@@ -41,7 +41,9 @@ def check(
             metavar="MODES",
         ),
     ] = None,
-    seeds: SeedsOption = "0:1",
+    seeds: Annotated[
+        str | None, typer.Option("--seeds", help="Seeds of --modes, A up to B - 1.  [default: 0:1]", metavar="A:B")
+    ] = None,
     report: Annotated[
         Path | None,
         typer.Option(help="Also write the verdicts to FILE (JSON), for epdsim table.", metavar="FILE", dir_okay=False),
@@ -68,7 +70,8 @@ def check(
     import json
     import sys
 
-    from epdsim.core.files import whole_file
+    from epdsim.core.errors import InputError
+    from epdsim.core.files import check_place, whole_file
     from epdsim.spec import REGISTER, properties_of
     from epdsim.testing.explored import explored_properties
 
@@ -76,11 +79,17 @@ def check(
         _list(properties_of(only) if only else REGISTER.values())
         raise typer.Exit
     names = [one.id for one in explored_properties(only or ())]
+    if modes is None and seeds is not None:
+        raise InputError(
+            f"--seeds {seeds}", "they are those of --modes", "give --modes too, or --seed for the explorations"
+        )
+    if report is not None:
+        check_place(report, str(report))
     shows = sys.stderr.isatty() if progress is None else progress
     if modes is None:
         told = _run(names, sut, dialect, seed, budget, max_time, shows=shows, stories=stories)
     else:
-        told = _played(names, sut, dialect, modes, seeds, max_time, stories=stories)
+        told = _played(names, sut, dialect, modes, seeds or "0:1", max_time, stories=stories)
     outcomes = {one["outcome"] for one in told["verdicts"]}
     if report is not None:
         with whole_file(report, str(report)) as out:
@@ -190,7 +199,8 @@ def _played(
         raise InputError(f"--modes of {sut}", "it has no engine to play workloads to", "leave --modes out")
     of_engines = [name for name in names if REGISTER[name].level == "engine" and sut not in REGISTER[name].exempt]
     verdicts = [_checked(session, name, exploration) for name in of_engines]
-    return {"sut": sut, "version": session.system.version, "verdicts": verdicts}
+    played = {"modes": modes, "seeds": seeds, "seed": session.hunter.seed, "budget": session.hunter.budget}
+    return {"sut": sut, "dialect": dialect, **played, "version": session.system.version, "verdicts": verdicts}
 
 
 def _checked(session: Session, name: str, exploration: Exploration) -> dict[str, Any]:

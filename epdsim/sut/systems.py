@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol
 
-from epdsim.core.errors import InputError
+from epdsim.core.errors import EpdsimError, InputError
 from epdsim.core.items import MediaFeature, MediaItem
 from epdsim.core.releases.dialects import named
 from epdsim.core.rules import Dialect
@@ -174,7 +174,7 @@ def find_system(name: str, dialect: str | None = None) -> SystemUnderTest:
     """A system by name: one of epdsim's own, or one that another package registers.
 
     Raises:
-        InputError: No such system, it is not installed, or it has no such dialect.
+        InputError: No such system, it is not installed, it cannot be made, or it has no such dialect.
     """
     make = _OWN.get(name)
     if make is None:
@@ -185,5 +185,20 @@ def find_system(name: str, dialect: str | None = None) -> SystemUnderTest:
                 f"the systems are {', '.join([*_OWN, *sorted(others)])}",
                 f"register another one under the entry-point group {GROUP}",
             )
-        make = others[name].load()
+        return _made_by(others[name], dialect)
     return make(dialect)
+
+
+def _made_by(entry: EntryPoint, dialect: str | None) -> SystemUnderTest:
+    """A system of another package."""
+    told, remedy = f"system {entry.name!r}", "ask the package that registers it"
+    try:
+        made: object = entry.load()(dialect)
+    except EpdsimError:
+        raise
+    except Exception as error:
+        why = " ".join(str(error).split())
+        raise InputError(told, f"it cannot be made ({type(error).__name__}: {why})", remedy) from error
+    if not isinstance(made, SystemUnderTest):
+        raise InputError(told, f"it gives a {type(made).__name__} and no SystemUnderTest", remedy)
+    return made

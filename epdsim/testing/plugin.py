@@ -5,13 +5,17 @@ It loads in every pytest run of the environment, so nothing heavy is imported be
 
 from __future__ import annotations
 
+import argparse
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from epdsim.core.errors import EpdsimError
+from epdsim.core.files import check_place, whole_file
 from epdsim.testing.verdicts import FAILED, failed
 
 if TYPE_CHECKING:
@@ -24,15 +28,30 @@ PROGRESS: pytest.StashKey[Callable[[str], None]] = pytest.StashKey()
 """Where a plugin of the run may say who is told what is being done."""
 
 
+def _number(kind: Callable[[str], float], least: int) -> Callable[[str], float]:
+    """Reads a finite number that is not smaller than the least."""
+
+    def read(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value < math.inf:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {kind.__name__} of at least {least}")
+        return value
+
+    return read
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of property runs."""
     group = parser.getgroup("epdsim", "properties of epdsim")
     for name, kind, shown, told in (
         ("sut", str, "SYSTEM", "System under test: reference (default), vllm, or one that a package registers."),
         ("dialect", str, "NAME", "Dialect of the reference: ideal (default), or a release such as vllm-0.32."),
-        ("seed", int, "N", "Seed of all explorations (default 0)."),
-        ("budget", int, "N", "Cases of each exploration (default 150)."),
-        ("seconds", float, "N", "Seconds for all explorations and stories together (default: no limit)."),
+        ("seed", _number(int, 0), "N", "Seed of all explorations (default 0)."),
+        ("budget", _number(int, 1), "N", "Cases of each exploration (default 150)."),
+        ("seconds", _number(float, 0), "N", "Seconds for all explorations and stories together (default: no limit)."),
         ("report", str, "FILE", "Write the verdicts to FILE (JSON)."),
         ("failures", str, "DIR", "Where failures are kept (default .epdsim/failures)."),
     ):
@@ -48,6 +67,24 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.pluginmanager.hasplugin("xdist"):
         config.addinivalue_line("markers", "xdist_group(name): tests that share what they explored")
 
+    _check_options(config)
+
+
+def _check_options(config: pytest.Config) -> None:
+    """Say what cannot be used before any test runs; an ordinary run of pytest pays nothing for it."""
+    try:
+        told = options(config)
+        if report := config.getoption("--epd-report"):
+            check_place(Path(report), f"--epd-report {report!r}")
+        if config.getoption("--epd-sut") or told["dialect"]:
+            from epdsim.sut.systems import find_system  # noqa: PLC0415 - heavy, and only here needed
+
+            find_system(told["sut"], told["dialect"])
+    except argparse.ArgumentTypeError as error:
+        raise pytest.UsageError(f"epd_budget: {error}") from error
+    except EpdsimError as error:
+        raise pytest.UsageError(str(error)) from error
+
 
 def options(config: pytest.Config) -> dict[str, Any]:
     """System, dialect, seed, budget and folder in force."""
@@ -55,7 +92,7 @@ def options(config: pytest.Config) -> dict[str, Any]:
         "sut": config.getoption("--epd-sut") or str(config.getini("epd_sut")),
         "dialect": config.getoption("--epd-dialect"),
         "seed": config.getoption("--epd-seed") or 0,
-        "budget": config.getoption("--epd-budget") or int(str(config.getini("epd_budget"))),
+        "budget": config.getoption("--epd-budget") or _number(int, 1)(str(config.getini("epd_budget"))),
         "seconds": config.getoption("--epd-seconds"),
         "failures": config.getoption("--epd-failures"),
     }
@@ -142,10 +179,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     verdicts.sort(key=lambda one: one["id"])
     report = config.getoption("--epd-report")
     if report:
-        Path(report).write_text(
-            json.dumps({**options(config), "version": _version(config), "verdicts": verdicts}, indent=1) + "\n",
-            encoding="utf-8",
-        )
+        told = {**options(config), "version": _version(config), "verdicts": verdicts}
+        with whole_file(Path(report), f"--epd-report {report!r}") as out:
+            out.write(json.dumps(told, indent=1).encode() + b"\n")
     asked = config.getoption("--epd-sut") is not None or config.getoption("--epd-dialect") is not None
     bad = [one for one in verdicts if one["outcome"] in ("violated", "inconclusive", FAILED)]
     if not (asked or bad):

@@ -21,11 +21,13 @@ from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from itertools import count
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any
+
+import msgspec
 
 from epdsim import __version__
 from epdsim.core.errors import InputError
-from epdsim.testing.verdicts import FAILED
+from epdsim.testing.verdicts import FAILED, ReportedOutcome
 
 Report = Mapping[str, Any]
 """What a seed found: `seed`, and `verdicts` as `epdsim check --report` writes them, or `died` with why there are none."""
@@ -78,6 +80,31 @@ class Tally:
         return FAILED if self.failed else "holds" if self.num_reached else "inconclusive"
 
 
+class _Story(msgspec.Struct):
+    """What a tally reads of a story."""
+
+    lines: list[str]
+    replay: str = ""
+    reason: str = ""
+
+
+class _Verdict(msgspec.Struct):
+    """What a tally reads of a verdict."""
+
+    id: str
+    outcome: ReportedOutcome
+    num_reached: Annotated[int, msgspec.Meta(ge=0)] = 0
+    stories: list[_Story] = msgspec.field(default_factory=list[_Story])
+    reason: str = ""
+
+
+class _Line(msgspec.Struct):
+    """A seed's line in a file."""
+
+    seed: Annotated[int, msgspec.Meta(ge=0)]
+    verdicts: list[_Verdict]
+
+
 def tallies(reports: Iterable[Report]) -> dict[str, Tally]:
     """All seeds together, by property; in whatever order and however often they come."""
     told: dict[str, Tally] = {}
@@ -92,7 +119,7 @@ def tallies(reports: Iterable[Report]) -> dict[str, Tally]:
                 tally.violated.append(seed)
             if verdict["outcome"] == FAILED:
                 tally.failed.append(seed)
-                tally.reason = tally.reason or verdict["reason"]
+                tally.reason = tally.reason or verdict.get("reason", "")
             for story in verdict.get("stories", ()):
                 if tally.smallest is None or len(story["lines"]) < len(tally.smallest["lines"]):
                     tally.smallest = story
@@ -172,8 +199,8 @@ class SoakFile:
             try:
                 told = json.loads(line)
                 if number > 1 and "died" not in told:
-                    self.reports[int(told["seed"])] = told
-            except (ValueError, KeyError, TypeError) as error:
+                    self.reports[msgspec.convert(told, _Line).seed] = told
+            except (ValueError, TypeError, RecursionError) as error:  # of msgspec's errors too
                 raise InputError(f"{path}, line {number}", "not a line of a soak", "name a soak's file") from error
             if number == 1:
                 self._check_header(path, told)

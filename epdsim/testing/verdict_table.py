@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from epdsim.core.errors import InputError
-from epdsim.testing.verdicts import FAILED
+from epdsim.testing.verdicts import FAILED, ReportedOutcome
 
 
 class ReportedVerdict(msgspec.Struct, frozen=True):
     """One property in a report of `epdsim check`."""
 
     id: str
-    outcome: Literal["holds", "violated", "inconclusive", "not run", "failed"]
+    outcome: ReportedOutcome
     reason: str = ""
     is_cut: bool = False
 
@@ -30,6 +30,8 @@ class Report(msgspec.Struct, frozen=True):
     seed: int
     budget: int
     verdicts: list[ReportedVerdict]
+    modes: str = ""
+    seeds: str = ""
 
     @property
     def minor(self) -> str:
@@ -107,11 +109,11 @@ def verdict_table(reports: Sequence[Report]) -> VerdictTable:
     """Put runs side by side, releases in order; a run of the model stands for the release that it is compared with.
 
     Raises:
-        InputError: Runs of different seeds or budgets, or two of one system.
+        InputError: Runs of different seeds, budgets or modes, or two of one system.
     """
-    settings = {(one.seed, one.budget) for one in reports}
+    settings = {(one.seed, one.budget, one.modes, one.seeds) for one in reports}
     if len(settings) > 1:
-        raise InputError("the reports", "their seeds and budgets differ", "run all with the same")
+        raise InputError("the reports", "their seeds, budgets or modes differ", "run all with the same")
     releases = _by_minor([one for one in reports if one.sut != "reference"])
     models = _by_minor([one for one in reports if one.sut == "reference"])
     shown = releases or models

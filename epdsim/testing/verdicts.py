@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 FAILED = "failed"
 """Outcome of a property whose test came to no verdict, because the system or the test raised."""
+
+ReportedOutcome = Literal["holds", "violated", "inconclusive", "not run", "failed"]
+"""What a report says of a property."""
 
 
 def failed(property_id: str, error: Exception) -> dict[str, Any]:

@@ -116,3 +116,47 @@ def test_a_replay_names_what_it_played_on(epdsim):
     kept.write_text(kept.read_text().replace('"version":"vllm-0.32"', '"version":"vllm-0.31"'))
     told = f"{failure} in reference vllm-0.32: STILL FAILS (it was found in reference vllm-0.31)"
     assert told in epdsim("replay", failure).out
+
+
+def test_seeds_without_modes_are_refused(epdsim):
+    called = epdsim("check", "-p", "MMC", "--seeds", "5:3")
+    assert called.code == 2
+    assert "--seeds 5:3: they are those of --modes; give --modes too" in called.err
+
+
+def test_a_report_of_modes_can_be_put_in_a_table(epdsim):
+    words = ("-p", "ENC-HIT", "--dialect", "vllm-0.32", "--modes", "v1", "--seeds", "0:2")
+    done = epdsim("check", *words, "--report", "r.json")
+    told = json.loads(Path("r.json").read_text())
+    assert (told["dialect"], told["modes"], told["seeds"]) == ("vllm-0.32", "v1", "0:2")
+    table = epdsim("table", "r.json")
+    assert (done.code, table.code) in ((0, 0), (3, 0))
+    assert "reference vllm-0.32" in table.out
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_the_work(epdsim, monkeypatch):
+    monkeypatch.setattr(Hunter, "explored", lambda *_: pytest.fail("it works"))
+    called = epdsim("check", "-p", "MMC", "--report", "none/r.json")
+    assert (called.code, called.out) == (2, "")
+    assert "none/r.json: its folder does not exist" in called.err
+
+
+def test_a_system_that_cannot_be_made_is_one_sentence(epdsim, monkeypatch):
+    def raises(_):
+        raise RuntimeError("no\ndriver")
+
+    class Entry:
+        name = "mine"
+
+        def __init__(self, make):
+            self.load = lambda: make
+
+    for make, told in (
+        (raises, "it cannot be made (RuntimeError: no driver)"),
+        (lambda _: None, "it gives a NoneType"),
+    ):
+        monkeypatch.setattr(systems, "entry_points", lambda made=make, **_: [Entry(made)])
+        called = epdsim("check", "--sut", "mine", "-p", "MMC")
+        assert (called.code, called.out) == (2, "")
+        assert called.err.startswith(f"epdsim: system 'mine': {told}")
+        assert called.err.count("\n") == 1

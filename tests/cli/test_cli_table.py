@@ -76,7 +76,7 @@ def test_a_report_has_one_known_outcome_of_each_property(epdsim):
 def test_what_cannot_be_put_together(epdsim):
     one, other = report("a", "vllm", "0.32.0", {}), report("b", "vllm", "0.31.0", {}, budget=30)
     for words, told in (
-        ((one, other), "the reports: their seeds and budgets differ"),
+        ((one, other), "the reports: their seeds, budgets or modes differ"),
         ((one, one), "two reports of vllm 0.32: one is enough"),
         (("none",), "file 'none': it is no report of epdsim check"),
     ):

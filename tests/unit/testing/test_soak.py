@@ -168,3 +168,16 @@ def test_a_seed_whose_test_failed_counts() -> None:
     told = tallies([report(0), failed])["A"]
     assert (told.outcome, told.failed, told.reason) == ("failed", [4], "its test failed: boom")
     assert tallies([failed, report(1, "violated", 2)])["A"].outcome == "violated"
+
+
+@pytest.mark.parametrize(
+    "verdicts",
+    [3, [{"id": "A"}], [{"id": "A", "outcome": "odd"}], [{"id": "A", "outcome": "violated", "stories": [{}]}]],
+)
+def test_a_line_that_is_no_seeds_is_told_with_its_number(tmp_path: Path, verdicts: Any) -> None:
+    path = tmp_path / "s"
+    SoakFile(path, SOAK).close()
+    with path.open("a") as file:
+        file.write(json.dumps({"seed": 0, "verdicts": verdicts}) + "\n")
+    with pytest.raises(InputError, match="line 2: not a line of a soak"):
+        SoakFile(path, SOAK)

@@ -68,6 +68,30 @@ def test_nothing_heavy_is_loaded_before_a_property_is_tested():
     assert told.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--epd-report", "."), "--epd-report '.': it is a folder"),
+        (("--epd-report", "none/r.json"), "--epd-report 'none/r.json': its folder does not exist"),
+        (("--epd-sut", "nope"), "system 'nope': the systems are"),
+        (("--epd-dialect", "vllm-9"), "dialect 'vllm-9': no such name"),
+        (("-o", "epd_budget=abc"), "epd_budget: 'abc' is not int of at least 1"),
+        (("--epd-budget", "0"), "'0' is not int of at least 1"),
+        (("--epd-budget=-3",), "'-3' is not int of at least 1"),
+        (("--epd-seed=-1",), "'-1' is not int of at least 0"),
+        (("--epd-seconds", "nan"), "'nan' is not float of at least 0"),
+        (("--epd-seconds=-1",), "'-1' is not float of at least 0"),
+    ],
+)
+def test_what_cannot_be_used_is_told_before_any_test(pytester, words, told):
+    pytester.makepyfile(test_plain="def test_it(): pass")
+    result = pytester.runpytest_inprocess("-p", "epdsim.testing.plugin", "-p", "no:cacheprovider", *words)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    said = result.stderr.str()
+    assert told in said
+    assert "Traceback" not in said
+
+
 def test_an_ordinary_run_says_nothing_of_properties(pytester):
     pytester.makepyfile(test_plain="def test_it(): pass")
     result = pytester.runpytest_subprocess("-p", "epdsim.testing.plugin", "-p", "no:cacheprovider")
