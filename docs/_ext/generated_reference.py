@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 import epdsim.core
 import epdsim.cost
 import epdsim.cost.efficiency
-from epdsim.cli import app
+from epdsim.cli import program
 from epdsim.core.releases.dialects import DEVIATIONS
 from epdsim.core.rules import rules as declared_rules
 from epdsim.events.schema import AnyEvent, Event
@@ -284,6 +284,7 @@ def families() -> str:
 
 def cli() -> str:
     """The help of every verb, as the program prints it."""
+    app = program()
     verbs = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
     parts = []
     groups = [

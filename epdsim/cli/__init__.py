@@ -1,50 +1,59 @@
-"""The command line: one module per verb; heavy imports stay inside the verb that needs them."""
+"""The command line: one module per verb, imported when it is asked for; heavy imports stay inside the verb that needs them."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
 from epdsim import __version__
-from epdsim.cli.calibrate import calibrate
-from epdsim.cli.check import check
-from epdsim.cli.compare import compare
 from epdsim.cli.endings import Ended, signals_end_it
-from epdsim.cli.judge import judge
-from epdsim.cli.plan import plan
-from epdsim.cli.record import record
-from epdsim.cli.replay import replay
-from epdsim.cli.run import run
-from epdsim.cli.soak import soak
-from epdsim.cli.table import table
-from epdsim.cli.trace import trace
-from epdsim.cli.validate import validate
 from epdsim.core.errors import EpdsimError
 
-app = typer.Typer(
-    help="Simulate and test disaggregated multimodal serving: render, encode, prefill, decode.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+VERBS = (
+    "run",
+    "plan",
+    "compare",
+    "validate",
+    "check",
+    "soak",
+    "table",
+    "judge",
+    "replay",
+    "record",
+    "calibrate",
+    "trace",
 )
-app.command()(run)
-app.command()(plan)
-app.command()(compare)
-app.command()(validate)
-app.command()(check)
-app.command()(soak)
-app.command()(table)
-app.command()(judge)
-app.command()(replay)
-app.command()(record)
-app.command()(calibrate)
-app.add_typer(trace, name="trace")
+"""Each is a function, or a program of its own, in the module of its name."""
+
+
+def program(words: Sequence[str] = ()) -> typer.Typer:
+    """The program as a command line needs it.
+
+    Args:
+        words: What the line says. The verb that it begins with stands alone; of a line that begins otherwise all are there.
+    """
+    app = typer.Typer(
+        help="Simulate and test disaggregated multimodal serving: render, encode, prefill, decode.",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    )
+    app.callback()(_options)
+    for name in words[:1] if words and words[0] in VERBS else VERBS:
+        verb = getattr(import_module(f"{__name__}.{name}"), name)
+        if isinstance(verb, typer.Typer):
+            app.add_typer(verb, name=name)
+        else:
+            app.command()(verb)
+    return app
 
 
 def _version(wanted: bool) -> None:
@@ -53,7 +62,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     _version_wanted: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
@@ -69,10 +77,12 @@ def main() -> None:
     gives 130, another signal that asks to end 128 and its number.
     """
     _replace_closed_streams()
+    # Nothing multiplies large matrices here, and the threads that numpy starts for it would spin for a while.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         with signals_end_it():
             try:
-                app(prog_name="epdsim")
+                program(sys.argv[1:])(prog_name="epdsim")
             finally:
                 sys.stdout.flush()
     except EpdsimError as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from epdsim.cli import app
+from epdsim.cli import program
 
 PAGE = Path(__file__).parents[2] / "docs" / "trophy-case.md"
 LINES = re.findall(
@@ -23,7 +23,7 @@ NOT_SHOWN = ("scheduler.unwritten", "KEY-INJ", "v2-async-prio-long-late", "80:81
 
 
 def outcome(*arguments: str) -> str:
-    result = CliRunner().invoke(app, ["check", *arguments, "--no-stories", "--json"])
+    result = CliRunner().invoke(program(), ["check", *arguments, "--no-stories", "--json"])
     (verdict,) = json.loads(result.output)["verdicts"]
     return verdict["outcome"]
 
