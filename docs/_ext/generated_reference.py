@@ -32,6 +32,7 @@ from epdsim.media import families as family_names
 from epdsim.report.metrics import Distribution, RunMetrics
 from epdsim.scenario.schema import ScenarioSpec
 from epdsim.spec import FAMILIES, Property
+from epdsim.workload.kinds import Kinds
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -72,6 +73,12 @@ def _members(annotation: Any) -> Iterator[Any]:
         yield from _members(get_args(annotation)[0])
     elif annotation is not type(None):
         yield annotation
+
+
+def _annotation(field: FieldInfo) -> Any:
+    """What a key may be: the models that a table of kinds names, or what the schema says."""
+    kinds = [model for one in field.metadata if isinstance(one, Kinds) for model in one.models().values()]
+    return Union[tuple(kinds)] if kinds else field.annotation  # noqa: UP007 - made of a list
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -147,7 +154,7 @@ def scenario_file() -> str:
             known.append(path)
         if len(known) == 1:
             for name, field in model.model_fields.items():
-                for inner in _models(field.annotation):
+                for inner in _models(_annotation(field)):
                     walk(inner, f"{path}.{name}".removeprefix("."))
 
     walk(ScenarioSpec, "")
@@ -163,7 +170,7 @@ def _section(model: type[BaseModel], paths: Sequence[str]) -> str:
     rows = [
         [
             f"`{name}`",
-            type_text(field.annotation) + (f" {limits}" if (limits := _limits(field.metadata)) else ""),
+            type_text(_annotation(field)) + (f" {limits}" if (limits := _limits(field.metadata)) else ""),
             _default(field),
             told.get(name, ""),
         ]

@@ -8,15 +8,13 @@ from functools import lru_cache
 from typing import Any
 
 from epdsim.core.items import MediaItem
-from epdsim.core.legs import KV_WISH, Leg, PrefillMode, decode_leg, encode_legs, json_chars, leg_bytes, prefill_leg
+from epdsim.core.legs import KV_WISH, Leg, decode_leg, encode_legs, json_chars, leg_bytes, prefill_leg
 from epdsim.core.prompt import RunPrompt, TokenRun
 from epdsim.core.slots import FeatureTables
+from epdsim.fleet.config import PREFILL_PAYLOADS
 from epdsim.fleet.encode import EncodeItem
 from epdsim.fleet.render import RenderedRequest
 from epdsim.media import RenderedMedia
-
-PREFILL_PAYLOADS: tuple[PrefillMode, ...] = ("full", "metadata", "deferred")
-"""What may stand for media on the way to prefill; see `prefill_leg`."""
 
 
 def body_bytes(leg: Leg) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from epdsim.core.rules import IDEAL, Dialect
 from epdsim.core.scheduler.config import SchedulerConfig
@@ -14,7 +14,12 @@ from epdsim.cost.lm import LmCost
 from epdsim.cost.render import RenderCost
 from epdsim.fleet.faults import Faults
 
+if TYPE_CHECKING:
+    from epdsim.core.legs import PrefillMode
+
 TOPOLOGIES = ("aggregated", "p+d", "e+pd", "e+p+d")
+PREFILL_PAYLOADS: tuple[PrefillMode, ...] = ("full", "metadata", "deferred")
+"""What may stand for media on the way to prefill; see `prefill_leg`."""
 Sharing = Literal["none", "instance", "fleet", "fair-instance", "fair-fleet"]
 LOOKS_AGAIN_MS = 100.0
 """How often an idle engine looks whether an embedding that it waits for is late."""

@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 from epdsim.core.errors import InputError
 from epdsim.core.request import WARM_UP
-from epdsim.fleet import FleetConfig
+from epdsim.fleet.config import FleetConfig
 from epdsim.scenario.goodput import searches_goodput
 from epdsim.scenario.loader import Scenario
 from epdsim.scenario.points import Point, described, matches
 from epdsim.scenario.runner import BuiltPoint, build_point
 from epdsim.scenario.schema import DeviationClaim, EqualClaim, GapClaim
-from epdsim.workload import MediaRef, WorkloadRequest
+from epdsim.workload.request import MediaRef, WorkloadRequest
 
 _OF_REQUESTS = ("ttft_ms", "e2e_ms", "render_ms", "ttft_by_stage_ms")
 _OF_ENCODERS = ("encoded_items", "ec_loads", "ec_bytes")

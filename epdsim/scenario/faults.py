@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from epdsim.core.errors import InputError
-from epdsim.fleet import Faults, LinkName, Loss, Span
+from epdsim.fleet.faults import Faults, LinkName, Loss, Span
 from epdsim.scenario.loader import Scenario
 from epdsim.scenario.schema import ScenarioSpec
 

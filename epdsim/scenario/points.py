@@ -8,7 +8,7 @@ from dataclasses import asdict, fields
 from typing import get_args, get_type_hints
 
 from epdsim.core.errors import InputError
-from epdsim.fleet import PREFILL_PAYLOADS
+from epdsim.fleet.config import PREFILL_PAYLOADS
 from epdsim.report.metrics import STAGES, Distribution, RunMetrics
 from epdsim.scenario.schema import AxisValue
 

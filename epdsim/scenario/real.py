@@ -12,7 +12,7 @@ from epdsim.core.request import Request
 from epdsim.core.scheduler.scheduler import Scheduler
 from epdsim.core.slots import features_of
 from epdsim.cost.profile import ProfileRecord
-from epdsim.fleet import Renderer
+from epdsim.fleet.render import Renderer
 from epdsim.media.tensors import materialise
 from epdsim.payload import RealBroadcastReport, run_real_broadcast
 from epdsim.scenario.loader import Scenario

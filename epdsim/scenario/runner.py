@@ -11,7 +11,7 @@ from epdsim.core.rules import IDEAL, Dialect
 from epdsim.cost.lm import LmCost
 from epdsim.cost.spec import RooflineLmSpec, build_encode, build_link, build_lm, build_render
 from epdsim.events import Sink
-from epdsim.fleet import EcConfig, EncodePool, EnginePool, FleetConfig, FleetCosts, LinkSharing, RenderPool, simulate
+from epdsim.fleet.config import EcConfig, EncodePool, EnginePool, FleetConfig, FleetCosts, LinkSharing, RenderPool
 from epdsim.media import Family, family, family_in
 from epdsim.report.metrics import MetricsSink, RunMetrics
 from epdsim.report.observer import RunObserver, RunPicture
@@ -20,7 +20,9 @@ from epdsim.scenario.fleet_schema import EncodePoolSpec, EnginePoolSpec
 from epdsim.scenario.loader import Scenario
 from epdsim.scenario.points import Point
 from epdsim.scenario.schema import CostsSpec, ScenarioSpec
-from epdsim.workload import Workload, build_workload, with_clients
+from epdsim.workload.leaving import with_clients
+from epdsim.workload.registry import build_workload
+from epdsim.workload.workload import Workload
 
 if TYPE_CHECKING:
     from epdsim.spec import Judge, Property
@@ -93,6 +95,8 @@ def run_point(
         stretch_s: Run the requests that arrive from there to there only, in seconds.
         load: Have them come so many times as fast.
     """
+    from epdsim.fleet.simulation import simulate  # noqa: PLC0415 - who only loads or checks a file needs no fleet
+
     built = build_point(scenario, point, seed, constants)
     if stretch_s is not None:
         built = replace(built, workload=built.workload.between(*stretch_s))

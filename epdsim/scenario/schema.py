@@ -11,7 +11,8 @@ from epdsim.cost.spec import EncodeCostSpec, LinkSpec, LmCostSpec, RenderCostSpe
 from epdsim.scenario.faults_schema import FaultsSpec
 from epdsim.scenario.fleet_schema import FleetSpec
 from epdsim.scenario.strict import AxisValue, Count, Instances, Size, Strict, record_spec
-from epdsim.workload import ClientsSpec, WorkloadSpec
+from epdsim.workload.leaving import ClientsSpec
+from epdsim.workload.registry import WorkloadSpec
 
 BroadcastSpec = record_spec(BroadcastProfile)
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from epdsim.core.request import WARM_UP
-from epdsim.workload import MediaRef, Workload, WorkloadRequest
+from epdsim.workload.request import MediaRef, WorkloadRequest
+from epdsim.workload.workload import Workload
 
 _BINS = 5
 """Of a stretch: it starts at a multiple of its fifth part."""

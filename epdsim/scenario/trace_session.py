@@ -16,9 +16,11 @@ from epdsim.core.prompt import TokenRun
 from epdsim.report.table import console
 from epdsim.scenario.loader import files_named, load_scenario
 from epdsim.scenario.yaml_file import parse_value
-from epdsim.workload import Workload, WorkloadRequest, build_workload, parse_workload_spec, write_jsonl
 from epdsim.workload.detect import FORMATS, detect_format, is_blis_yaml
-from epdsim.workload.jsonl import header_of
+from epdsim.workload.jsonl import header_of, write_jsonl
+from epdsim.workload.registry import build_workload, parse_workload_spec
+from epdsim.workload.request import WorkloadRequest
+from epdsim.workload.workload import Workload
 
 _SHOW_EVERY = 5_000
 
