@@ -87,10 +87,10 @@ class FaultsSpec(Strict):
         give_up_ms: How long a request waits where all instances of a pool are lost, before it fails.
     """
 
-    losses: list[LossSpec] = Field(default_factory=list)
-    slow_encoders: list[SlowEncoderSpec] = Field(default_factory=list)
-    links: list[SlowLinkSpec] = Field(default_factory=list)
-    ec_evictions_ms: list[Size] = Field(default_factory=list)
+    losses: list[LossSpec] = Field([])
+    slow_encoders: list[SlowEncoderSpec] = Field([])
+    links: list[SlowLinkSpec] = Field([])
+    ec_evictions_ms: list[Size] = Field([])
     max_retries: Annotated[int, Field(ge=0)] = 2
     detect_ms: Size = 0.0
     give_up_ms: Size = 60_000.0

@@ -57,7 +57,7 @@ class EnginePoolSpec(Strict):
     tp: Ranks = 1
     lockstep: bool = False
     router: RouterName | None = None
-    scheduler: SchedulerSpec = Field(default_factory=SchedulerSpec)  # pyright: ignore[reportInvalidTypeForm]
+    scheduler: SchedulerSpec = SchedulerSpec()  # pyright: ignore[reportInvalidTypeForm]
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -128,12 +128,12 @@ class FleetSpec(Strict):
     router: RouterName = "round_robin"
     router_stale_ms: Size = 0.0
     prefill_payload: Literal["full", "metadata", "deferred"] = "metadata"
-    ec: EcSpec = Field(default_factory=EcSpec)
+    ec: EcSpec = EcSpec()
     ec_capacity_gib: Annotated[float, Field(gt=0)] | None = None
-    render: RenderPoolSpec = Field(default_factory=RenderPoolSpec)
-    encode: EncodePoolSpec = Field(default_factory=EncodePoolSpec)
-    prefill: EnginePoolSpec = Field(default_factory=EnginePoolSpec)
-    decode: EnginePoolSpec = Field(default_factory=EnginePoolSpec)
+    render: RenderPoolSpec = RenderPoolSpec()
+    encode: EncodePoolSpec = EncodePoolSpec()
+    prefill: EnginePoolSpec = EnginePoolSpec()
+    decode: EnginePoolSpec = EnginePoolSpec()
 
     @model_validator(mode="after")
     def _check(self) -> Self:

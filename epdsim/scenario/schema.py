@@ -45,7 +45,7 @@ class CostsSpec(Strict):
     encode: EncodeCostSpec
     render: RenderCostSpec
     encode_render: RenderCostSpec | None = None
-    broadcast: BroadcastSpec = Field(default_factory=BroadcastSpec)  # pyright: ignore[reportInvalidTypeForm]
+    broadcast: BroadcastSpec = BroadcastSpec()  # pyright: ignore[reportInvalidTypeForm]
     hop_ms: Size = 7.5
     body_link: LinkSpec
     ec_link: LinkSpec
@@ -113,8 +113,8 @@ class PlanSpec(Strict):
 
     pools: dict[str, PoolBounds] = Field(min_length=1)
     stretch_s: Annotated[float, Field(gt=0)] | None = 300.0
-    check: dict[str, Any] = Field(default_factory=dict)
-    what_if: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    check: dict[str, Any] = Field({})
+    what_if: dict[str, dict[str, Any]] = Field({})
 
 
 class GoodputSpec(Strict):
@@ -245,22 +245,22 @@ class ScenarioSpec(Strict):
     name: str
     title: str = ""
     source: str = ""
-    assumptions: list[str] = Field(default_factory=list)
+    assumptions: list[str] = Field([])
     family: str
-    family_options: dict[str, Any] = Field(default_factory=dict)
-    fleet: FleetSpec = Field(default_factory=FleetSpec)
+    family_options: dict[str, Any] = Field({})
+    fleet: FleetSpec = FleetSpec()
     costs: CostsSpec
     faults: FaultsSpec | None = None
     workload: WorkloadSpec
     clients: ClientsSpec | None = None
     seed: Annotated[int, Field(ge=0)] = 0
-    axes: dict[str, str | dict[str, dict[str, Any]]] = Field(default_factory=dict)
-    runs: list[dict[str, Annotated[list[AxisValue], Field(min_length=1)]]] = Field(default_factory=list)
-    columns: list[str] = Field(default_factory=list)
+    axes: dict[str, str | dict[str, dict[str, Any]]] = Field({})
+    runs: list[dict[str, Annotated[list[AxisValue], Field(min_length=1)]]] = Field([])
+    columns: list[str] = Field([])
     fit: FitSpec | None = None
-    published: list[PublishedSpec] = Field(default_factory=list)
-    claims: list[Claim] = Field(default_factory=list)
-    slo: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+    published: list[PublishedSpec] = Field([])
+    claims: list[Claim] = Field([])
+    slo: dict[str, Annotated[float, Field(gt=0)]] = Field({})
     plan: PlanSpec | None = None
     goodput: GoodputSpec | None = None
 

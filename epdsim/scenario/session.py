@@ -12,31 +12,30 @@ from pathlib import Path
 
 from epdsim.core.errors import InputError
 from epdsim.core.files import check_apart, check_place
-from epdsim.cost.profile import load_profile
 from epdsim.events import NdjsonWriter, PerfettoWriter, Sink
-from epdsim.report.figures import check_installed
-from epdsim.report.html import write_html
 from epdsim.report.metrics import RunMetrics
 from epdsim.report.table import console, print_text
 from epdsim.scenario.claims import Verdict, compare, judge
-from epdsim.scenario.jobs import Listeners
+from epdsim.scenario.jobs import Listeners, loaded_once
 from epdsim.scenario.judged import Violation, as_plain, summary, violations
-from epdsim.scenario.loader import Scenario, files_named, load_scenario
+from epdsim.scenario.loader import Scenario, files_named
 from epdsim.scenario.points import Point, described
 from epdsim.scenario.progress import SweepProgress
 from epdsim.scenario.runner import RunResult
 from epdsim.scenario.study import ScenarioResult, run_scenario
 from epdsim.scenario.sweep import Sweep
-from epdsim.scenario.tables import assumptions, comparison_tables, run_tables, scenario_report, write_csv
+from epdsim.scenario.tables import assumptions, comparison_tables, run_tables, write_csv
 
 
 def load(path: Path, overrides: Sequence[str], profile: Path | None) -> Scenario:
     """A scenario with what the command line changes in it."""
     settings = list(overrides)
     if profile is not None:
+        from epdsim.cost.profile import load_profile  # noqa: PLC0415 - few runs have one
+
         measured = dataclasses.asdict(load_profile(profile))
         settings += [f"costs.broadcast.{name}={json.dumps(value)}" for name, value in measured.items()]
-    return load_scenario(path, settings)
+    return loaded_once(path, tuple(settings))
 
 
 def run_simulated(
@@ -68,12 +67,19 @@ def run_simulated(
         write_csv(files.csv, result)
     verdicts = judge(result)
     if files.html is not None:
-        write_html(files.html, scenario_report(result, verdicts))
+        _write_page(files.html, result, verdicts)
     if as_json:
         sys.stdout.write(as_json_text(result, verdicts))
     else:
         print_result(result, verdicts)
     return all(verdict.holds for verdict in verdicts) and not violations(result.runs)
+
+
+def _write_page(path: Path, result: ScenarioResult, verdicts: Sequence[Verdict]) -> None:
+    from epdsim.report.html import write_html  # noqa: PLC0415 - few runs are drawn
+    from epdsim.scenario.run_page import scenario_report  # noqa: PLC0415 - as above
+
+    write_html(path, scenario_report(result, verdicts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +116,8 @@ class OutputFiles:
         for path in self.named().values():
             check_place(path, str(path))
         if self.html is not None:
+            from epdsim.report.figures import check_installed  # noqa: PLC0415 - as in _write_page
+
             check_installed()
 
     def listeners(self, stack: ExitStack, scenario: Scenario, seed: int) -> Listeners | None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from epdsim.report.metrics import RunMetrics
 from epdsim.scenario.expected import check_figures
-from epdsim.scenario.fit import Fit, fit_constants
 from epdsim.scenario.goodput import searches_goodput
 from epdsim.scenario.jobs import Job, JobResult, Listeners, RunJobs, run_job
 from epdsim.scenario.loader import Scenario
 from epdsim.scenario.points import Point
 from epdsim.scenario.runner import RunResult
+
+if TYPE_CHECKING:
+    from epdsim.scenario.fit import Fit, RunPoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +80,18 @@ def run_scenario(
     def measure(asked: Sequence[tuple[Point, Mapping[str, float]]]) -> list[RunMetrics]:
         return [run.metrics for run in _runs(run_jobs([job(*one, is_last=False) for one in asked]))]
 
-    fit = None if scenario.spec.fit is None else fit_constants(scenario, measure)
+    fit = _fitted(scenario, measure)
     constants = fit.constants if fit else {}
     done = run_jobs([job(point, constants, is_last=True) for point in scenario.points], listeners)
     return ScenarioResult(scenario, chosen, tuple(_runs(done)), fit)
+
+
+def _fitted(scenario: Scenario, measure: RunPoints) -> Fit | None:
+    if scenario.spec.fit is None:
+        return None
+    from epdsim.scenario.fit import fit_constants  # noqa: PLC0415 - few files ask for it
+
+    return fit_constants(scenario, measure)
 
 
 def _runs(done: Sequence[JobResult]) -> list[RunResult]:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
-from threading import Thread
+from typing import TYPE_CHECKING
 
 from epdsim.core.errors import InputError
 from epdsim.events import Sink
@@ -20,39 +16,13 @@ from epdsim.report.table import console
 from epdsim.scenario.jobs import SILENT, Job, JobResult, Listeners, RunJobs, run_job
 from epdsim.scenario.points import Point
 from epdsim.scenario.progress import SweepProgress
-from epdsim.scenario.store import ResultStore, job_key
+
+if TYPE_CHECKING:
+    from epdsim.scenario.pool import WorkerPool
+    from epdsim.scenario.store import ResultStore
 
 MOST = 256
 """Workers."""
-
-
-class RayPool:
-    """The machines of a Ray cluster, or this one where there is none; how many tasks work at a time is Ray's affair.
-
-    Raises:
-        InputError: Ray is not installed.
-    """
-
-    def __init__(self, _count: int) -> None:
-        from epdsim.testing.soak import start_ray  # noqa: PLC0415 - where it is asked for
-
-        self._ray = start_ray()
-
-    def submit(self, fn: Callable[[Job], JobResult], job: Job) -> Future[JobResult]:
-        """Have a job run."""
-        return self._ray.remote(fn).remote(job).future()
-
-    def shutdown(self, *, cancel_futures: bool) -> None:  # noqa: ARG002 - its tasks end with the connection
-        """End them."""
-        self._ray.shutdown()
-
-
-Pool = ProcessPoolExecutor | RayPool
-
-
-def start_processes(count: int) -> Pool:
-    """Processes of this machine: a fresh interpreter each, as threads of numerical libraries do not survive a fork."""
-    return ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_follow_parent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +48,16 @@ class Sweep:
         Raises:
             InputError: The store cannot be used, or what `workers` raises.
         """
-        store = None if self.store is None else ResultStore(self.store)
-        count, start = (self.processes or MOST, RayPool) if self.is_on_ray else (self.processes, start_processes)
-        with workers(count, store, progress, start) as run_jobs:
+        count = self.processes or (MOST if self.is_on_ray else None)
+        with workers(count, self._opened_store(), progress, is_on_ray=self.is_on_ray) as run_jobs:
             yield run_jobs
+
+    def _opened_store(self) -> ResultStore | None:
+        if self.store is None:
+            return None
+        from epdsim.scenario.store import ResultStore  # noqa: PLC0415 - most runs are kept nowhere
+
+        return ResultStore(self.store)
 
 
 @contextmanager
@@ -89,7 +65,8 @@ def workers(
     count: int | None = None,
     store: ResultStore | None = None,
     progress: SweepProgress | None = None,
-    start: Callable[[int], Pool] = start_processes,
+    *,
+    is_on_ray: bool = False,
 ) -> Iterator[RunJobs]:
     """Worker processes for a while: a function that runs jobs on them and gives the results in order.
 
@@ -102,12 +79,12 @@ def workers(
             job, one process, or listeners: it runs in this process.
         store: Where finished runs are kept. A run that cannot be written there, as when the disk is full, is told and goes on.
         progress: Told each run that ends.
-        start: Starts the workers.
+        is_on_ray: Whether they are those of a Ray cluster.
 
     Raises:
         InputError: From a job that cannot be built.
     """
-    team = _Team(count, store, progress, start)
+    team = _Team(count, store, progress, is_on_ray=is_on_ray)
     try:
         yield team.run
     except BaseException:
@@ -125,13 +102,12 @@ class _Team:
     """Worker processes, started when there is work for them."""
 
     def __init__(
-        self, count: int | None, store: ResultStore | None, progress: SweepProgress | None, start: Callable[[int], Pool]
+        self, count: int | None, store: ResultStore | None, progress: SweepProgress | None, *, is_on_ray: bool
     ) -> None:
-        self._start = start
+        self._is_on_ray = is_on_ray
         self._count, self._store, self._progress = count or os.cpu_count() or 1, store, progress
         self._alone_s = _ALONE_S if count is None else 0.0
-        self._pool: Pool | None = None
-        self._others = frozenset[int | None]()
+        self._pool: WorkerPool | None = None
         self._kept = 0
         self._is_full = False
 
@@ -139,7 +115,7 @@ class _Team:
         """Run jobs; their results in order. With listeners nothing is taken from the store."""
         if self._progress is not None:
             self._progress.expect(len(jobs))
-        keys = [job_key(job) for job in jobs] if self._store is not None and listeners is None else []
+        keys = self._keys(jobs) if listeners is None else []
         done: dict[int, JobResult] = {}
         for index, key in enumerate(keys):
             result = self._store.get(key) if self._store is not None else None
@@ -180,28 +156,20 @@ class _Team:
         return result
 
     def _run_beside(self, jobs: Sequence[Job], left: Sequence[int], finish: Callable[[int, JobResult], None]) -> bool:
-        """Run jobs in worker processes, each finished as it ends; whether all processes lived to see the end."""
-        futures: dict[Future[JobResult], int] = {}
-        try:
-            pool = self._started(len(left))
-            futures = {pool.submit(run_job, jobs[index]): index for index in left}
-        except BrokenProcessPool:
-            return False
-        pending, is_whole = set(futures), True
-        while pending:
-            ended, pending = wait(pending, return_when=FIRST_COMPLETED)
-            errors: list[BaseException] = []
-            for future in sorted(ended, key=futures.__getitem__):
-                error = future.exception()
-                if error is None:
-                    finish(futures[future], future.result())
-                elif isinstance(error, BrokenProcessPool):
-                    is_whole = False
-                else:
-                    errors.append(error)
-            if errors:
-                raise errors[0]
-        return is_whole
+        """Run jobs in worker processes; whether all of these lived to see the end."""
+        from epdsim.scenario.pool import WorkerPool  # noqa: PLC0415 - a single run needs no process beside this one
+
+        if self._pool is None:
+            self._pool = WorkerPool(min(self._count, len(left)), is_on_ray=self._is_on_ray)
+        return self._pool.run(jobs, left, finish)
+
+    def _keys(self, jobs: Sequence[Job]) -> list[str]:
+        """What their results are stored under; empty where they are not."""
+        if self._store is None:
+            return []
+        from epdsim.scenario.store import job_key  # noqa: PLC0415 - as above
+
+        return [job_key(job) for job in jobs]
 
     def _keep(self, key: str, job: Job, result: JobResult) -> None:
         assert self._store is not None, "there are keys only with a store"
@@ -223,34 +191,12 @@ class _Team:
         if self._kept and self._store is not None:
             _tell(f"{self._kept} finished runs are kept in {self._store.folder}: the same command goes on from there")
 
-    def _started(self, num_jobs: int) -> Pool:
-        if self._pool is None:
-            self._others = frozenset(child.pid for child in active_children())
-            self._pool = self._start(min(self._count, num_jobs))
-        return self._pool
-
     def end(self) -> None:
         """End the processes, whatever they do."""
         if self._pool is not None:
-            for child in active_children():
-                if child.pid not in self._others:
-                    child.terminate()
-            self._pool.shutdown(cancel_futures=True)
+            self._pool.end()
             self._pool = None
 
 
 def _tell(sentence: str) -> None:
     console(stderr=True).print(f"epdsim: {sentence}", soft_wrap=True)
-
-
-def _follow_parent() -> None:
-    """A worker leaves interrupts to the process that started it, and ends when that is gone, however it went."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = parent_process()
-    if parent is not None:
-
-        def follow() -> None:
-            parent.join()
-            os._exit(1)
-
-        Thread(target=follow, daemon=True).start()

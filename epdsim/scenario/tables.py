@@ -1,4 +1,4 @@
-"""A scenario's results as tables, a report and CSV; the terminal and the page show the same."""
+"""A scenario's results as tables and CSV; the terminal and the page show the same."""
 
 from __future__ import annotations
 
@@ -10,20 +10,13 @@ from pathlib import Path
 
 from epdsim.core.errors import InputError
 from epdsim.core.files import whole_file
-from epdsim.report import figures
-from epdsim.report.figures import DrawnRun
-from epdsim.report.html import Report, ReportSection
 from epdsim.report.metrics import RunMetrics
 from epdsim.report.table import TextTable, millis, nbytes, summary_rows
-from epdsim.scenario.claims import Comparison, Verdict, compare
-from epdsim.scenario.judged import summary, violations
+from epdsim.scenario.claims import Comparison
 from epdsim.scenario.points import Point, described, flat_figures, metric
 from epdsim.scenario.runner import RunResult
 from epdsim.scenario.schema import AxisValue
 from epdsim.scenario.study import ScenarioResult
-
-_DRAWN_AGAINST_AXES = ("ttft_ms.p99", "tpot_ms.p99", "request_throughput_per_s")
-"""Figures drawn against a numeric axis of a scenario that chooses no columns."""
 
 
 def assumptions(result: ScenarioResult) -> list[str]:
@@ -53,7 +46,7 @@ def run_tables(result: ScenarioResult) -> list[TextTable]:
     for places in _related([run.point for run in result.runs]):
         points = [result.runs[place].point for place in places]
         cells = [[_cell(result.runs[place].metrics, name) for name in columns] for place in places]
-        tables.append(TextTable("runs", [*_axes(points), *columns], _beside(points, cells)))
+        tables.append(TextTable("runs", [*axes_of(points), *columns], _beside(points, cells)))
     return tables
 
 
@@ -69,13 +62,14 @@ def _related(points: Sequence[Point]) -> list[list[int]]:
     return tables
 
 
-def _axes(points: Sequence[Point]) -> list[str]:
+def axes_of(points: Sequence[Point]) -> list[str]:
+    """All axes of some points, in order of first occurrence."""
     return list(dict.fromkeys(axis for point in points for axis in point))
 
 
 def _beside(points: Sequence[Point], cells: Sequence[Sequence[str]]) -> list[list[str]]:
     """Rows of axis values, then figures."""
-    axes = _axes(points)
+    axes = axes_of(points)
     return [[str(point.get(axis, "")) for axis in axes] + list(row) for point, row in zip(points, cells, strict=True)]
 
 
@@ -107,7 +101,7 @@ def comparison_tables(comparisons: Sequence[Comparison], result: ScenarioResult)
     for places in _related([row.at for row in comparisons]):
         rows = [comparisons[place] for place in places]
         points = [row.at for row in rows]
-        columns = [*_axes(points), "metric", "published", "simulated", "deviation", "point"]
+        columns = [*axes_of(points), "metric", "published", "simulated", "deviation", "point"]
         tables.append(
             TextTable("published beside simulated", columns, _beside(points, [_compared(row) for row in rows]))
         )
@@ -123,70 +117,13 @@ def _compared(row: Comparison) -> list[str]:
     return [row.metric, f"{row.published:,.10g}", simulated, f"{row.deviation_percent:+.1f} %", row.role]
 
 
-def scenario_report(result: ScenarioResult, verdicts: Sequence[Verdict]) -> Report:
-    """What the page shows.
-
-    Args:
-        result: All runs, each with its picture.
-        verdicts: Claims, judged.
-    """
-    spec, comparisons = result.scenario.spec, compare(result)
-    tables = [*run_tables(result), *comparison_tables(comparisons, result)]
-    runs = [DrawnRun(described(run.point), run.metrics, run.picture) for run in result.runs if run.picture is not None]
-    sections = [
-        ReportSection(
-            "Latency", [("Share of completed requests with at most this latency.", figures.latency_cdf(runs))]
-        ),
-        ReportSection("Where TTFT goes", [("", figures.ttft_stages(runs))]),
-        ReportSection("Bytes", [("", figures.bytes_by_leg(runs))]),
-        ReportSection("Load over time", [(run.name, figures.loads(run)) for run in runs[: figures.MOST_LINES]]),
-    ]
-    curves = _against_axes(result)
-    if curves:
-        sections.insert(0, ReportSection("Against what varies", curves))
-    title, told = spec.title, assumptions(result)
-    judged, broken = summary(result.runs), violations(result.runs)
-    return Report(spec.name, title, spec.source, result.seed, told, verdicts, judged, broken, tables, sections)
-
-
-def _against_axes(result: ScenarioResult) -> list[tuple[str, str]]:
-    """Each figure of the file's columns against each axis with three numbers or more."""
-    drawn: list[tuple[str, str]] = []
-    for axis in _axes([run.point for run in result.runs]):
-        along = [run for run in result.runs if _is_number(run.point.get(axis))]
-        if len({run.point[axis] for run in along}) < 3:
-            continue
-        for name in result.scenario.spec.columns or _DRAWN_AGAINST_AXES:
-            series = _series(along, axis, name)
-            if series:
-                drawn.append(("", figures.against_axis(axis, series, name)))
-    return drawn
-
-
-def _series(runs: Sequence[RunResult], axis: str, name: str) -> dict[str, list[tuple[float, float]]]:
-    """Points of a figure along an axis, by the values of the other axes."""
-    series: dict[str, list[tuple[float, float]]] = {}
-    for run in runs:
-        others = described({other: value for other, value in run.point.items() if other != axis})
-        try:
-            value = metric(run.metrics, name)
-        except InputError:
-            continue
-        series.setdefault(others, []).append((float(run.point[axis] or 0), value))
-    return {others: points for others, points in series.items() if len(points) > 1}
-
-
-def _is_number(value: AxisValue) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
 def write_csv(path: Path, result: ScenarioResult) -> None:
     """One row per run and figure: the axis values, the figure's name as `columns` takes it, its value.
 
     Raises:
         InputError: The file cannot be written.
     """
-    axes = _axes([run.point for run in result.runs])
+    axes = axes_of([run.point for run in result.runs])
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow([*axes, "figure", "value"])

@@ -25,7 +25,7 @@ class BlisLengths(SpecModel):
     """A distribution of lengths or counts; every draw is at least 1, as in BLIS."""
 
     type: Literal["gaussian", "exponential", "pareto_lognormal", "constant", "empirical"]
-    params: dict[str | int, float] = Field(default_factory=dict)
+    params: dict[str | int, float] = Field({})
     file: Literal[""] = ""
 
     @model_validator(mode="after")

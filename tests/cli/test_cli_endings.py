@@ -15,7 +15,7 @@ import pytest
 
 from epdsim.core.errors import InputError
 from epdsim.core.files import check_apart, check_place, read_whole
-from epdsim.scenario import sweep
+from epdsim.scenario import pool
 from epdsim.scenario.jobs import Job
 from epdsim.scenario.sweep import workers
 from epdsim.workload import media
@@ -94,7 +94,7 @@ def test_a_worker_that_is_killed_costs_only_its_own_run(monkeypatch, capfd):
     with workers(1) as run_jobs:
         expected = run_jobs(jobs(3))
     _Broken.broken = False
-    monkeypatch.setattr(sweep, "ProcessPoolExecutor", _Broken)
+    monkeypatch.setattr(pool, "ProcessPoolExecutor", _Broken)
     with workers(2) as run_jobs:
         assert run_jobs(jobs(3)) == expected
     told = capfd.readouterr().err
