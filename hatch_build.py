@@ -22,10 +22,12 @@ COMPILED = (
     "core/plan.py",
     "core/prompt.py",
     "core/scheduler/*.py",
+    "cost/lm.py",
     "fleet/*.py",
     "fleet/ec/*.py",
     "fleet/orchestrators/*.py",
     "payload/message.py",
+    "payload/packing.py",
     "spec/*.py",
 )
 """Below `epdsim`; a folder's `__init__.py` stays as it is."""

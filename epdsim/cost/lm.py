@@ -116,8 +116,8 @@ class LinearLm:
     def decode_steps_ms(self, requests: int, context_tokens: int, num_steps: int) -> list[float]:
         """Milliseconds of steps that only decode, see `StridingLm`."""
         fixed_ms, token_ms = self.fixed_ms + self.decode_request_ms * requests, self.context_token_ms
-        contexts = range(context_tokens, context_tokens + requests * num_steps, requests)
-        return [fixed_ms + token_ms * context for context in contexts]
+        end = context_tokens + requests * num_steps
+        return [fixed_ms + token_ms * context for context in range(context_tokens, end, requests)]
 
 
 class RooflineLm:
@@ -236,11 +236,12 @@ class RooflineLm:
             memory += self._expert_ms * (1.0 - self._miss**requests)
         fixed_ms, kv_ms = self._fixed_ms + sqrt(compute * compute + memory * memory), self._kv_ms
         request_ms, token_ms = self._request_ms * requests, self._token_ms * requests
-        contexts = range(context_tokens, context_tokens + requests * num_steps, requests)
-        steps_ms = [fixed_ms + kv_ms * context + request_ms + token_ms for context in contexts]
-        if self._window:
-            sliding_ms, seen = self._sliding_kv_ms, requests * self._window
-            steps_ms = [
-                step_ms + sliding_ms * min(context, seen) for step_ms, context in zip(steps_ms, contexts, strict=True)
+        end, seen, sliding_ms = context_tokens + requests * num_steps, requests * self._window, self._sliding_kv_ms
+        if not seen:
+            return [
+                fixed_ms + kv_ms * context + request_ms + token_ms for context in range(context_tokens, end, requests)
             ]
-        return steps_ms
+        return [
+            fixed_ms + kv_ms * context + request_ms + token_ms + sliding_ms * min(context, seen)
+            for context in range(context_tokens, end, requests)
+        ]

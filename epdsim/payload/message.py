@@ -16,7 +16,8 @@ from epdsim.core.items import TensorHandle
 from epdsim.core.plan import StepPlan
 from epdsim.core.records import record
 from epdsim.cost.broadcast import BroadcastLoad
-from epdsim.payload.header import PlanTables, pack_plan, unpack_header, unpack_plan
+from epdsim.payload.header import unpack_header, unpack_plan
+from epdsim.payload.packing import PlanTables, pack_plan, pack_text
 from epdsim.payload.tensors import tensor_bytes, tensor_over
 
 ALIGN_BYTES = 16
@@ -127,6 +128,9 @@ def message_size(plan: StepPlan) -> MessageSize:
     Tensors are taken as one when their handles have equal dtype, shape and non-empty digest, or, without a digest, when they
     share the object that their bytes come from (the handle itself when it has no source).
     """
+    text = pack_text(plan)
+    if text is not None:
+        return MessageSize(PREAMBLE.size + len(text), 0, 0, 0, 0)
     packed, tables = pack_plan(plan)
     return _size(plan, len(packed), tables)
 
