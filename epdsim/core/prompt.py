@@ -31,15 +31,11 @@ class Prompt(Protocol):
 class TokenPrompt:
     """A prompt of real token ids."""
 
-    __slots__ = ("token_ids",)
+    __slots__ = ("num_tokens", "token_ids")
 
     def __init__(self, token_ids: Sequence[int]) -> None:
         self.token_ids = tuple(token_ids)
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens in all."""
-        return len(self.token_ids)
+        self.num_tokens = len(self.token_ids)
 
     def slice_key(self, start: int, end: int) -> Hashable:
         """The ids themselves."""
@@ -62,8 +58,9 @@ class RunPrompt:
             has one form.
     """
 
-    __slots__ = ("_ends", "_shifts", "runs")
+    __slots__ = ("_ends", "_shifts", "num_tokens", "runs")
 
+    num_tokens: int
     runs: tuple[TokenRun, ...]
     _ends: tuple[int, ...]
     _shifts: tuple[int, ...]
@@ -71,7 +68,7 @@ class RunPrompt:
     def __init__(self, runs: Sequence[TokenRun]) -> None:
         if len(runs) == 1 and runs[0].length:
             (run,) = runs
-            self.runs, self._ends, self._shifts = (run,), (run.length,), (run.start,)
+            self.runs, self._ends, self._shifts, self.num_tokens = (run,), (run.length,), (run.start,), run.length
             return
         joined: list[TokenRun] = []
         for run in runs:
@@ -85,11 +82,7 @@ class RunPrompt:
         self.runs = tuple(joined)
         self._ends = tuple(accumulate(run.length for run in joined))
         self._shifts = tuple(run.start - (end - run.length) for run, end in zip(joined, self._ends, strict=True))
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens in all."""
-        return self._ends[-1] if self._ends else 0
+        self.num_tokens = self._ends[-1] if self._ends else 0
 
     def run_at(self, start: int) -> tuple[Hashable, int, int]:
         """The run that holds token `start`: its content, the token's place in that, and where in the prompt the run ends."""

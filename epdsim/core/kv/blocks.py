@@ -180,13 +180,19 @@ class BlockPool:
             blocks: Without a key.
             keys: Of each; ascending, as the keys along a prefix are.
         """
-        key_of = self._key_of
+        key_of, rows = self._key_of, self._rows
+        if len(keys) == 1:  # nearly all calls: the block that a request has just filled
+            key_of[blocks[0]] = key = keys[0]
+            found = rows.get(key // RANGE)
+            if found is not None and key % RANGE == len(found):
+                found.append(blocks[0])
+                return
         for block, key in zip(blocks, keys, strict=True):
             key_of[block] = key
         end = 0
         while end < len(keys):
             start, key = end, keys[end]
-            row, place = self._rows.setdefault(key // RANGE, []), key % RANGE
+            row, place = rows.setdefault(key // RANGE, []), key % RANGE
             if place < len(row):
                 self._publish_again(row, key, blocks[start])
                 end += 1

@@ -273,7 +273,7 @@ class StepDraft:
         self.is_async = config.async_scheduling and (not config.mm_encoder_only or engine.behaviour.decodes_encoded)
         self.long_prefill = 0
         if config.long_prefill_token_threshold:
-            num_live = len(engine.running) + len(engine.waiting) + len(engine.holding)
+            num_live = len(engine.running) + len(engine.waiting.members) + len(engine.holding.members)
             self.long_prefill = engine.behaviour.long_prefill(config.long_prefill_token_threshold, num_live)
         self.num_scheduled: dict[str, int] = {}
         self.num_drafts: dict[str, int] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
@@ -12,6 +12,11 @@ from epdsim.core.scheduler.state import RequestState
 
 class WaitingQueue(Protocol):
     """Requests that wait, in the order in which they are to be admitted."""
+
+    @property
+    def members(self) -> Collection[RequestState]:
+        """They, in no order that means anything: for who asks how many there are, which is asked at every step."""
+        ...
 
     def __len__(self) -> int: ...
 
@@ -47,65 +52,65 @@ class WaitingQueue(Protocol):
 class FcfsQueue:
     """First come, first served; preempted requests return to the front."""
 
-    __slots__ = ("_states",)
+    __slots__ = ("members",)
 
     def __init__(self) -> None:
-        self._states: deque[RequestState] = deque()
+        self.members: deque[RequestState] = deque()
 
     def __len__(self) -> int:
-        return len(self._states)
+        return len(self.members)
 
     def __iter__(self) -> Iterator[RequestState]:
-        return iter(self._states)
+        return iter(self.members)
 
     def add(self, state: RequestState) -> None:
         """Queue at the end."""
-        self._states.append(state)
+        self.members.append(state)
 
     def add_first(self, states: Sequence[RequestState]) -> None:
         """Queue at the front, the first of `states` first."""
-        self._states.extendleft(reversed(states))
+        self.members.extendleft(reversed(states))
 
     def peek(self) -> RequestState:
         """The front."""
-        return self._states[0]
+        return self.members[0]
 
     def pop(self) -> RequestState:
         """Take the front."""
-        return self._states.popleft()
+        return self.members.popleft()
 
     def discard(self, state: RequestState) -> None:
         """Take out `state`."""
-        if state in self._states:
-            self._states.remove(state)
+        if state in self.members:
+            self.members.remove(state)
 
     def copy(self, states: Mapping[str, RequestState]) -> FcfsQueue:
         """The same order."""
         other = FcfsQueue()
-        other._states.extend(states[state.request_id] for state in self._states)
+        other.members.extend(states[state.request_id] for state in self.members)
         return other
 
 
 class PriorityQueue:
     """By priority, then time of arrival, then id; a preempted request has no place of its own."""
 
-    __slots__ = ("_heap",)
+    __slots__ = ("members",)
 
     def __init__(self) -> None:
         # A release changes the urgency of a session within the heap, and what follows depends on each operation.
-        self._heap: list[RequestState] = []
+        self.members: list[RequestState] = []
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self.members)
 
     def __iter__(self) -> Iterator[RequestState]:
-        heap = list(self._heap)
+        heap = list(self.members)
         while heap:
             yield heappop(heap)
 
     def add(self, state: RequestState) -> None:
         """Queue at its place."""
-        heappush(self._heap, state)
+        heappush(self.members, state)
 
     def add_first(self, states: Sequence[RequestState]) -> None:
         """Queue each at its place, the last first."""
@@ -114,21 +119,21 @@ class PriorityQueue:
 
     def peek(self) -> RequestState:
         """The most urgent."""
-        return self._heap[0]
+        return self.members[0]
 
     def pop(self) -> RequestState:
         """Take the most urgent."""
-        return heappop(self._heap)
+        return heappop(self.members)
 
     def discard(self, state: RequestState) -> None:
         """Take out `state`."""
-        self._heap = [one for one in self._heap if one is not state]
-        heapify(self._heap)
+        self.members = [one for one in self.members if one is not state]
+        heapify(self.members)
 
     def copy(self, states: Mapping[str, RequestState]) -> PriorityQueue:
         """The same heap."""
         other = PriorityQueue()
-        other._heap = [states[state.request_id] for state in self._heap]
+        other.members = [states[state.request_id] for state in self.members]
         return other
 
 

@@ -63,8 +63,8 @@ class Scheduler:
         engine = self._engine
         if engine.pause_state is PauseState.PAUSED_ALL:
             return False
-        num_new = len(engine.waiting) if engine.pause_state is PauseState.UNPAUSED else 0
-        return len(engine.running) + num_new + len(engine.holding) > engine.num_streaming
+        num_new = len(engine.waiting.members) if engine.pause_state is PauseState.UNPAUSED else 0
+        return len(engine.running) + num_new + len(engine.holding.members) > engine.num_streaming
 
     @property
     def num_running(self) -> int:
@@ -74,7 +74,7 @@ class Scheduler:
     @property
     def num_waiting(self) -> int:
         """Requests that wait, preempted ones and those that hold blocks among them."""
-        return len(self._engine.waiting) + len(self._engine.holding)
+        return len(self._engine.waiting.members) + len(self._engine.holding.members)
 
     @property
     def num_withheld(self) -> int:

@@ -45,10 +45,10 @@ def steady_steps(engine: EngineState, most: int = NEVER) -> int:
 
 
 def _nobody_can_join(engine: EngineState) -> bool:
-    if not len(engine.holding):
-        return not len(engine.waiting)
+    if not engine.holding.members:
+        return not engine.waiting.members
     is_idle = engine.config.policy == "fcfs" and all(state.status is Status.STREAMING for state in engine.holding)
-    return is_idle and not len(engine.waiting)
+    return is_idle and not engine.waiting.members
 
 
 def _affordable(engine: EngineState, most: int) -> int:
@@ -94,7 +94,8 @@ def take_steps(engine: EngineState, count: int) -> StepOutcome:
         if state.outputs is not None:
             has_ids = True
             state.outputs += [-1 - place for place in range(len(state.outputs), len(state.outputs) + count)]
-    _take_blocks(engine, running, needs)
+    if needs:
+        _take_blocks(engine, running, needs)
     if has_ids:
         _publish_in_order(engine, running, count)
     for state in filled:

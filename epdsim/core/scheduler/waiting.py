@@ -31,12 +31,12 @@ class _Verdict(Enum):
 def schedule_waiting(engine: EngineState, draft: StepDraft) -> None:
     """Admit requests, those that hold blocks first; in a step that preempts nobody is admitted."""
     waiting, holding, max_num_seqs = engine.waiting, engine.holding, engine.config.max_num_seqs
-    if draft.preempts or not (len(waiting) or len(holding)):
+    if draft.preempts or not (waiting.members or holding.members):
         return
     not_ready: list[RequestState] = []
     while draft.tokens > 0 and len(engine.running) + engine.num_streaming < max_num_seqs:
-        queue = holding if len(holding) else waiting
-        if not len(queue) or (queue is waiting and engine.pause_state is not PauseState.UNPAUSED):
+        queue = holding if holding.members else waiting
+        if not queue.members or (queue is waiting and engine.pause_state is not PauseState.UNPAUSED):
             break
         verdict = _admit(engine, draft, queue, queue.peek())
         if verdict is _Verdict.SET_ASIDE:
