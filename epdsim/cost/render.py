@@ -120,6 +120,8 @@ class RenderCost:
             cached_pixels_per_item: Pixels of each item that the processor cache holds: hashed and looked up, not preprocessed.
             file_pixels_per_item: Pixels of each file that is decoded, which is before the processor cache is asked.
         """
+        if not (pixels_per_item or cached_pixels_per_item or file_pixels_per_item):
+            return self._fixed_ms + self._text_ms * text_tokens
         pixels = sum(pixels_per_item) + sum(cached_pixels_per_item)
         items = len(pixels_per_item) + len(cached_pixels_per_item)
         return (

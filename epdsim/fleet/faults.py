@@ -159,7 +159,10 @@ class Pace:
 class Surroundings(Protocol):
     """What of a world faults need."""
 
-    env: simpy.Environment
+    @property
+    def env(self) -> simpy.Environment:
+        """The clock."""
+        ...
 
     def after(self, duration_ms: float) -> simpy.Event:
         """Fires after a duration."""

@@ -68,7 +68,7 @@ class Stride:
     """
 
     started_ms: float
-    ends: Sequence[int]
+    ends: Sequence[float]
     num_steps: int
     broadcast: StepBroadcast
     timer: simpy.Event = field(init=False)

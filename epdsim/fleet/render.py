@@ -66,7 +66,7 @@ class RenderedRequest:
     @property
     def num_media_tokens(self) -> int:
         """Placeholder tokens in all."""
-        return sum(item.media.num_tokens for item in self.items)
+        return sum([item.media.num_tokens for item in self.items])
 
     @property
     def media(self) -> Mapping[str, RenderedMedia]:
@@ -114,6 +114,9 @@ class Renderer:
         Raises:
             InputError: The family cannot take one of the media, or the dialect's tables are refused by its own check.
         """
+        text = request.text
+        if len(text) == len(request.parts):
+            return RenderedRequest(request, RunPrompt(text), None, ())
         runs: list[TokenRun] = []
         items: list[RenderedItem] = []
         hashes: dict[str, list[str]] = {}
@@ -137,8 +140,6 @@ class Renderer:
             payload.setdefault(modality, []).append(_with_digests(media.item, item.mm_hash))
             offset += media.num_tokens + media.suffix_tokens
         prompt = RunPrompt(runs)
-        if not items:
-            return RenderedRequest(request, prompt, None, ())
         tables = extract_features(
             Rendered(prompt, hashes, placeholders, payload), self._declared, dialect=self._dialect
         )

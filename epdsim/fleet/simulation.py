@@ -62,12 +62,12 @@ def simulate(
     orchestrator = _build(world, family)
     source = iter(requests)
     if concurrency is None:
-        world.env.process(_open_loop(world, orchestrator, source))
+        world.env.begin(_open_loop(world, orchestrator, source))
     else:
         # A user without a request to begin with would never have one: however many are stated, only so many are made.
         for first in islice(source, concurrency):
             user = _closed_loop(world, orchestrator, chain([first], source), keeps_arrivals=keeps_arrivals)
-            world.env.process(user)
+            world.env.begin(user)
     world.env.run()
     orchestrator.fail_stuck()
     return float(world.env.now)
@@ -155,7 +155,7 @@ def _open_loop(
     for request in source:
         if (left_ms := on_grid(request.arrival_ms) - world.env.now) > 0:
             yield world.after(left_ms)
-        world.env.process(orchestrator.handle(request))
+        world.env.begin(orchestrator.handle(request))
 
 
 def _closed_loop(

@@ -31,7 +31,7 @@ from epdsim.fleet.jobs import NEVER_MS, Job, Setback, Stride
 from epdsim.fleet.lockstep import Lockstep
 from epdsim.fleet.step_cost import BroadcastCost, StepBroadcast, step_load
 from epdsim.fleet.telling import decisions, engine_started, stride_planned
-from epdsim.fleet.world import TICKS_PER_MS, World, on_grid
+from epdsim.fleet.world import TICKS_PER_MS, WHOLE, World, on_grid
 
 Consume = Callable[[Engine], Consumer]
 """Makes an engine's side of the hand-over of embeddings."""
@@ -245,7 +245,7 @@ class Stepper:
         broadcast = self._broadcast.plain(count)
         steps_ms = self._decode_steps_ms(count, scheduler.num_running_tokens, num_steps)
         fixed_ms = broadcast.total_ms
-        ends = list(accumulate([round((fixed_ms + step_ms) * TICKS_PER_MS) for step_ms in steps_ms]))
+        ends = list(accumulate([(fixed_ms + step_ms) * TICKS_PER_MS + WHOLE - WHOLE for step_ms in steps_ms]))
         self._stride = stride = Stride(self._world.env.now, ends, num_steps, broadcast)
         stride.timer = self._world.at_step_end(ends[-1] / TICKS_PER_MS, self._end_stride, self._place)
 

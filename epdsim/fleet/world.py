@@ -8,25 +8,25 @@ ends of steps come last within an instant.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import count
 from math import ceil
-from typing import Any, cast
+from typing import Final
 
 import simpy
-from simpy.events import EventPriority
 
 from epdsim.core.ec.store import EcStore
 from epdsim.events import Event, Sink
+from epdsim.fleet.clock import NORMAL, Callback, Clock
 from epdsim.fleet.config import FleetConfig
 
 NAME = "orchestrator"
 """Of the orchestrator, for events."""
 
-TICKS_PER_MS = 1 << 20
-Callback = Callable[[simpy.Event], Any]
-_LAST = 2
-"""SimPy's priorities are 0 (urgent) and 1 (normal); a larger number comes later within an instant."""
+TICKS_PER_MS: Final = 1048576.0
+WHOLE: Final = 4503599627370496.0
+"""2^52: a number of ticks from 0 to there has no room for a fraction once this is added, and is rounded as `round` does it."""
+_LAST: Final = NORMAL + 1
 
 
 def on_grid(duration_ms: float) -> float:
@@ -53,7 +53,7 @@ class World:
     """
 
     def __init__(self, config: FleetConfig, sinks: Sequence[Sink], *, wants_detail: bool, takes_strides: bool) -> None:
-        self.env = simpy.Environment(0.0)
+        self.env = Clock(0.0)
         self.config = config
         self.wants_detail = wants_detail
         self.takes_strides = takes_strides
@@ -75,7 +75,7 @@ class World:
 
     def after(self, duration_ms: float) -> simpy.Event:
         """Fires after a duration."""
-        return self.env.timeout(on_grid(duration_ms))
+        return self.env.alarm(on_grid(duration_ms), [])
 
     def soon(self, callback: Callback) -> simpy.Event:
         """Call back at this instant, behind what is already due at it.
@@ -83,10 +83,7 @@ class World:
         Returns:
             The event to call off.
         """
-        event = self.env.event()
-        event.callbacks.append(callback)
-        event.succeed()
-        return event
+        return self.env.alarm(0.0, [callback])
 
     def next_place(self) -> int:
         """A place of one's own in the order in which steps that end at the same instant are taken."""
@@ -104,11 +101,7 @@ class World:
         Returns:
             The event to call off: `event.callbacks.clear()`.
         """
-        event = self.env.event()
-        event._ok, event._value = True, None  # noqa: SLF001 - SimPy's Timeout does the same; it takes no priority
-        event.callbacks.append(callback)
-        self.env.schedule(event, priority=cast("EventPriority", _LAST + place), delay=duration_ms)
-        return event
+        return self.env.alarm(duration_ms, [callback], _LAST + place)
 
 
 class Desk:

@@ -6,8 +6,9 @@ from abc import ABC, abstractmethod
 
 from epdsim.core.errors import EpdsimError, InputError
 from epdsim.events import LegRetried, Rendered, RequestArrived, RequestFailed
+from epdsim.fleet.clock import Steps
 from epdsim.fleet.faults import ClientLeftError, EmbeddingLostError, InstanceLostError, RequestLostError
-from epdsim.fleet.orchestrators.calls import Calls, Steps
+from epdsim.fleet.orchestrators.calls import Calls
 from epdsim.fleet.orchestrators.encoding import LOST, Encoding
 from epdsim.fleet.orchestrators.task import Task
 from epdsim.fleet.render import ProcessorCache, RenderedRequest, Renderer
@@ -41,10 +42,17 @@ class Orchestrator(ABC):
         world, task = self._world, Task(source)
         world.emit(RequestArrived(world.env.now, NAME, source.request_id, source.output_tokens, source.slo_class))
         self._in_flight[source.request_id] = task
-        self._expect_leave(task)
+        if source.leaves_ms or source.patience_ms:
+            self._expect_leave(task)
         try:
-            task.rendered = self._renderer.render(source)
-            yield from self._render(task.rendered)
+            rendered = task.rendered = self._renderer.render(source)
+            turn = self._front_end.enter()
+            if turn is not None:
+                yield turn
+            num_hits, render_ms = self._render_ms(rendered)
+            yield world.after(render_ms)
+            self._front_end.leave()
+            self._tell_rendered(rendered, num_hits, render_ms)
             yield from self._serve(task)
         except EpdsimError as error:
             self._tell_end(task, error)
@@ -89,19 +97,19 @@ class Orchestrator(ABC):
             self._world.emit(RequestFailed(self._world.env.now, NAME, request_id, reason, stuck=True))
         self._in_flight.clear()
 
-    def _render(self, rendered: RenderedRequest) -> Steps:
-        world, items = self._world, rendered.items
-        turn = self._front_end.enter()
-        if turn is not None:
-            yield turn
+    def _render_ms(self, rendered: RenderedRequest) -> tuple[int, float]:
+        """Items that the processor cache holds, and how long a front-end process works on a request."""
+        render, items, num_tokens = self._world.config.costs.render, rendered.items, rendered.prompt.num_tokens
+        if not items:
+            return 0, render.render_ms((), num_tokens)
         hits = [self._processor_cache.hit(item.mm_hash, item.media.item.nbytes) for item in items]
         fresh = [item.pixels for item, hit in zip(items, hits, strict=True) if not hit]
         known = [item.pixels for item, hit in zip(items, hits, strict=True) if hit]
-        num_text_tokens = rendered.prompt.num_tokens - rendered.num_media_tokens
         files = [item.file_pixels for item in items]
-        duration_ms = world.config.costs.render.render_ms(fresh, num_text_tokens, known, files)
-        yield world.after(duration_ms)
-        self._front_end.leave()
+        return sum(hits), render.render_ms(fresh, num_tokens - rendered.num_media_tokens, known, files)
+
+    def _tell_rendered(self, rendered: RenderedRequest, num_hits: int, render_ms: float) -> None:
+        world, items = self._world, rendered.items
         world.emit(
             Rendered(
                 world.env.now,
@@ -110,9 +118,9 @@ class Orchestrator(ABC):
                 rendered.prompt.num_tokens,
                 rendered.num_media_tokens,
                 [item.mm_hash for item in items],
-                sum(hits),
-                sum(item.media.item.nbytes for item in items),
-                duration_ms,
+                num_hits,
+                sum([item.media.item.nbytes for item in items]),
+                render_ms,
             )
         )
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import simpy
@@ -28,33 +27,41 @@ from epdsim.fleet.orchestrators.task import NO_HANDLES, Task
 from epdsim.fleet.routing import router
 from epdsim.fleet.world import NAME, World
 
-Steps = Generator[simpy.Event, Any, None]
 Choice = Generator[simpy.Event, Any, EngineInstance]
 Submission = Generator[simpy.Event, Any, Job]
 
 
-@contextmanager
-def outstanding(engine: EngineInstance) -> Iterator[None]:
+class outstanding:  # noqa: N801 - used as a function is
     """A call to an engine, in the orchestrator's books from its sending to its answer."""
-    engine.outstanding += 1
-    try:
-        yield
-    finally:
-        engine.outstanding -= 1
+
+    __slots__ = ("_engine",)
+
+    def __init__(self, engine: EngineInstance) -> None:
+        self._engine = engine
+
+    def __enter__(self) -> None:
+        self._engine.outstanding += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._engine.outstanding -= 1
 
 
-@contextmanager
-def taken_out(task: Task, engine: EngineInstance, job: Job) -> Iterator[None]:
+class taken_out:  # noqa: N801 - used as a function is
     """While a call is waited for, and perhaps something else: when that fails, nobody wants the call any more."""
-    job.done.defused = True  # it may fail while something else is waited for
-    before, task.call = task.call, (engine, job)
-    try:
-        yield
-    except EpdsimError:
-        engine.abort(job)
-        raise
-    finally:
-        task.call = before
+
+    __slots__ = ("_before", "_engine", "_job", "_task")
+
+    def __init__(self, task: Task, engine: EngineInstance, job: Job) -> None:
+        self._task, self._engine, self._job, self._before = task, engine, job, task.call
+
+    def __enter__(self) -> None:
+        self._job.done.defused = True  # it may fail while something else is waited for
+        self._task.call = self._engine, self._job
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, EpdsimError):
+            self._engine.abort(self._job)
+        self._task.call = self._before
 
 
 class Calls:

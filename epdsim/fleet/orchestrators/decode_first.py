@@ -9,11 +9,12 @@ from __future__ import annotations
 from epdsim.core.kv.handover import HandOver
 from epdsim.core.request import KvTransfer
 from epdsim.events import KvTransferred
+from epdsim.fleet.clock import Steps
 from epdsim.fleet.engine import EngineInstance
 from epdsim.fleet.faults import InstanceLostError
 from epdsim.fleet.jobs import Job
 from epdsim.fleet.orchestrators.base import Orchestrator
-from epdsim.fleet.orchestrators.calls import Steps, outstanding, taken_out
+from epdsim.fleet.orchestrators.calls import outstanding, taken_out
 from epdsim.fleet.orchestrators.task import Task
 
 AWAITED = KvTransfer(loads_async=True, num_loads=1)

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 import simpy
 
 from epdsim.events import InstanceChosen, LegRetried, LegSent
+from epdsim.fleet.clock import Steps
 from epdsim.fleet.composer import body_bytes, encode_calls, push_request, raw_encode_call, shared_encode_call
 from epdsim.fleet.encode import EncodeInstance, EncodeItem, EncodeJob
 from epdsim.fleet.faults import Health, RequestLostError
 from epdsim.fleet.lines import Lines
-from epdsim.fleet.orchestrators.calls import Steps
 from epdsim.fleet.orchestrators.task import Task
 from epdsim.fleet.routing import router
 from epdsim.fleet.world import NAME, World

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from epdsim.events import KvTransferred
+from epdsim.fleet.clock import Steps
 from epdsim.fleet.encode import EncodeItem
 from epdsim.fleet.engine import EngineInstance
 from epdsim.fleet.faults import InstanceLostError
 from epdsim.fleet.orchestrators.base import Orchestrator
-from epdsim.fleet.orchestrators.calls import Steps
 from epdsim.fleet.orchestrators.encoding import EncodeLeg, Take
 from epdsim.fleet.orchestrators.task import Task
 

@@ -6,7 +6,7 @@ An engine that is lost takes what was pushed to it along: its requests are encod
 from __future__ import annotations
 
 from epdsim.events import InstanceChosen
-from epdsim.fleet.orchestrators.calls import Steps
+from epdsim.fleet.clock import Steps
 from epdsim.fleet.orchestrators.encoding import Encoding
 from epdsim.fleet.orchestrators.per_item import PerItem
 from epdsim.fleet.orchestrators.task import Task

@@ -7,10 +7,10 @@ from typing import Any
 
 import simpy
 
+from epdsim.fleet.clock import Steps
 from epdsim.fleet.composer import ec_params
 from epdsim.fleet.encode import EncodeItem
 from epdsim.fleet.faults import RequestLostError
-from epdsim.fleet.orchestrators.calls import Steps
 from epdsim.fleet.orchestrators.encoding import Encoding, items_of
 from epdsim.fleet.orchestrators.task import Handles, Task
 

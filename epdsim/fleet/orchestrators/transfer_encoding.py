@@ -8,10 +8,10 @@ from dataclasses import replace
 import simpy
 
 from epdsim.core.request import EcOffer
+from epdsim.fleet.clock import Steps
 from epdsim.fleet.composer import ec_descriptor, push_offer
 from epdsim.fleet.encode import EncodeItem
 from epdsim.fleet.faults import RequestLostError
-from epdsim.fleet.orchestrators.calls import Steps
 from epdsim.fleet.orchestrators.encoding import Encoding, items_of
 from epdsim.fleet.orchestrators.task import NO_HANDLES, Handles, Task
 
