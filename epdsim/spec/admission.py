@@ -9,7 +9,6 @@ from epdsim.events import (
     EngineDied,
     EngineStarted,
     EngineStopped,
-    Event,
     ItemInfo,
     RequestAborted,
     RequestFailed,
@@ -18,7 +17,7 @@ from epdsim.events import (
     RequestRefused,
 )
 from epdsim.spec.engine_state import EngineState
-from epdsim.spec.property import Broken, Finding, Property, Reached
+from epdsim.spec.property import Broken, Finding, Monitor, Property, Reached
 
 
 class _Need(NamedTuple):
@@ -75,28 +74,37 @@ class LiveAdmit:
         self._alive: dict[str, RequestQueued] = {}
         self._shared = set[str]()
 
-    def __call__(self, event: Event, engine: EngineState) -> Iterator[Finding]:
+    def by_kind(self) -> Monitor:
         """Follow who is there, and weigh what those who come need."""
-        match event:
-            case RequestQueued():
-                self._alive[event.request_id] = event
-                if len(self._alive) > 1:
-                    self._shared.update(self._alive)
-                else:
-                    self._shared.discard(event.request_id)
-            case RequestRefused():
-                yield from _judged(event, engine)
-            case RequestAborted():
-                yield from _let_in(self._alive.pop(event.request_id, None), engine)
-            case RequestFinished() | RequestFailed():
-                yield from _ended(self._alive.pop(event.request_id, None), engine)
-            case EngineDied():
-                self._alive.clear()
-            case EngineStopped():
-                for name in event.unfinished:
-                    yield from self._unfinished(event, self._alive.get(name), engine)
-            case _:
-                pass
+        return {
+            RequestQueued: self._queued,
+            RequestRefused: _judged,
+            RequestAborted: self._aborted,
+            RequestFinished: self._ends,
+            RequestFailed: self._ends,
+            EngineDied: self._died,
+            EngineStopped: self._stopped,
+        }
+
+    def _queued(self, event: RequestQueued, _engine: EngineState) -> None:
+        self._alive[event.request_id] = event
+        if len(self._alive) > 1:
+            self._shared.update(self._alive)
+        else:
+            self._shared.discard(event.request_id)
+
+    def _aborted(self, event: RequestAborted, engine: EngineState) -> Iterator[Finding]:
+        return _let_in(self._alive.pop(event.request_id, None), engine)
+
+    def _ends(self, event: RequestFinished | RequestFailed, engine: EngineState) -> Iterator[Finding]:
+        return _ended(self._alive.pop(event.request_id, None), engine)
+
+    def _died(self, _event: EngineDied, _engine: EngineState) -> None:
+        self._alive.clear()
+
+    def _stopped(self, event: EngineStopped, engine: EngineState) -> Iterator[Finding]:
+        for name in event.unfinished:
+            yield from self._unfinished(event, self._alive.get(name), engine)
 
     def _unfinished(self, event: EngineStopped, asked: RequestQueued | None, engine: EngineState) -> Iterator[Finding]:
         found = list(_let_in(asked, engine))
@@ -151,16 +159,7 @@ LIVE_ADMIT = Property(
     sometimes="a request is refused, or one that needs all that there is of something ends",
     evidence=("vLLM issues 25890, 42489",),
     twin="`only then`: what could have been finished is not refused",
-    monitor=LiveAdmit,
-    reads=(
-        RequestQueued,
-        RequestRefused,
-        RequestAborted,
-        RequestFinished,
-        RequestFailed,
-        EngineDied,
-        EngineStopped,
-    ),
+    monitor=lambda: LiveAdmit().by_kind(),
     exempt={
         "simulated": "a fleet ends requests at its front end, not at an engine; SIM-PROG judges who is stuck there"
     },

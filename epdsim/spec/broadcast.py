@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from epdsim.events import Event, PlanReceived
+from epdsim.events import PlanReceived
 from epdsim.spec.engine_state import EngineState
 from epdsim.spec.property import Broken, Finding, Property, Reached
 
 
-def tp_same(event: Event, _engine: EngineState) -> Iterator[Finding]:
+def tp_same(event: PlanReceived, _engine: EngineState) -> Iterator[Finding]:
     """TP-SAME."""
-    if not isinstance(event, PlanReceived):
-        return
     fits = event.message_bytes < event.chunk_bytes
     if len(event.held) > 1 and not fits:
         yield Reached(f"the message of step {event.step} overflows a chunk")
@@ -38,5 +36,5 @@ TP_SAME = Property(
     "protocol",
     sometimes="a message that overflows a chunk comes to several ranks",
     evidence=("vLLM PRs 6183, 50606, 52041",),
-    monitor=lambda: tp_same,
+    monitor=lambda: {PlanReceived: tp_same},
 )

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from epdsim.events import (
     CacheReset,
     CacheSide,
-    Event,
     MediaCachesSeen,
     MediaHandedOver,
     RequestFailed,
@@ -15,7 +14,7 @@ from epdsim.events import (
     RingSeen,
 )
 from epdsim.spec.engine_state import EngineState
-from epdsim.spec.property import Broken, Finding, Property, Reached
+from epdsim.spec.property import Broken, Finding, Monitor, Property, Reached
 
 
 class MmcMirror:
@@ -24,9 +23,12 @@ class MmcMirror:
     def __init__(self) -> None:
         self._named: dict[str, set[str]] = {}
 
-    def __call__(self, event: Event, _engine: EngineState) -> Iterator[Finding]:
+    def by_kind(self) -> Monitor:
         """Follow each request from attempt to attempt."""
-        if not isinstance(event, MediaHandedOver) or event.outcome in ("refused", "lost"):
+        return {MediaHandedOver: self._handed_over}
+
+    def _handed_over(self, event: MediaHandedOver, _engine: EngineState) -> Iterator[Finding]:
+        if event.outcome in ("refused", "lost"):
             return
         name, bare = event.request_id, [one for one in event.items if one.by_hash]
         if bare:
@@ -59,11 +61,15 @@ class MmcServe:
     def __init__(self) -> None:
         self._capacity_bytes: dict[str, int] = {}
 
-    def __call__(self, event: Event, _engine: EngineState) -> Iterator[Finding]:
+    def by_kind(self) -> Monitor:
         """Look at requests that are larger than the cache, and at those that the front end fails."""
-        if isinstance(event, MediaCachesSeen):
-            self._capacity_bytes[event.instance] = event.sender.capacity_bytes
-        if not isinstance(event, MediaHandedOver) or event.is_direct:
+        return {MediaCachesSeen: self._seen, MediaHandedOver: self._handed_over}
+
+    def _seen(self, event: MediaCachesSeen, _engine: EngineState) -> None:
+        self._capacity_bytes[event.instance] = event.sender.capacity_bytes
+
+    def _handed_over(self, event: MediaHandedOver, _engine: EngineState) -> Iterator[Finding]:
+        if event.is_direct:
             return
         total = sum({one.key: one.num_bytes for one in event.items}.values())
         if total > self._capacity_bytes.get(event.instance, total):
@@ -82,11 +88,15 @@ class MmcFresh:
         self._content: dict[tuple[str, str], str] = {}
         self._held: dict[str, set[str]] = {}
 
-    def __call__(self, event: Event, _engine: EngineState) -> Iterator[Finding]:
+    def by_kind(self) -> Monitor:
         """Remember what the engine's side holds, and compare it with what comes."""
-        if isinstance(event, MediaCachesSeen):
-            self._held[event.instance] = set(event.receiver.held)
-        if not isinstance(event, MediaHandedOver) or event.outcome != "taken":
+        return {MediaCachesSeen: self._seen, MediaHandedOver: self._handed_over}
+
+    def _seen(self, event: MediaCachesSeen, _engine: EngineState) -> None:
+        self._held[event.instance] = set(event.receiver.held)
+
+    def _handed_over(self, event: MediaHandedOver, _engine: EngineState) -> Iterator[Finding]:
+        if event.outcome != "taken":
             return
         held = self._held.get(event.instance, set[str]())
         for one in event.items:
@@ -109,12 +119,15 @@ class MmcStruct:
         self._before: dict[str, tuple[CacheSide, CacheSide]] = {}
         self._keys: dict[str, set[str]] = {}
 
-    def __call__(self, event: Event, _engine: EngineState) -> Iterator[Finding]:
+    def by_kind(self) -> Monitor:
         """Look at both sides after each operation."""
-        if isinstance(event, MediaHandedOver) and event.outcome == "taken":
+        return {MediaHandedOver: self._handed_over, MediaCachesSeen: self._seen}
+
+    def _handed_over(self, event: MediaHandedOver, _engine: EngineState) -> None:
+        if event.outcome == "taken":
             self._keys[event.instance] = {one.key for one in event.items}
-        if not isinstance(event, MediaCachesSeen):
-            return
+
+    def _seen(self, event: MediaCachesSeen, _engine: EngineState) -> Iterator[Finding]:
         sides = event.sender, event.receiver
         before = self._before.get(event.instance)
         for index, (name, side) in enumerate(zip(("front end", "engine"), sides, strict=True)):
@@ -152,32 +165,40 @@ class MmcReset:
         self._happened: dict[str, str] = {}
         self._past_front_end: set[str] = set()
 
-    def __call__(self, event: Event, _engine: EngineState) -> Iterator[Finding]:
+    def by_kind(self) -> Monitor:
         """Compare both sides at quiet moments after a reset or a refusal."""
-        instance = event.instance
-        match event:
-            case CacheReset(which="media"):
-                self._happened[instance] = "a reset"
-            case RequestFailed():
-                self._happened[instance] = f"the refusal of {event.request_id}"
-            case MediaHandedOver():
-                if event.is_direct:
-                    self._past_front_end.add(instance)
-                if event.outcome == "missed":
-                    # The miss tells the front end what the engine lacks; MMC-MIRROR judges what comes of it.
-                    self._happened.pop(instance, None)
-            case MediaCachesSeen() if event.is_quiet and instance in self._happened:
-                if instance in self._past_front_end:
-                    return
-                yield Reached(self._happened[instance])
-                ours, theirs = list(event.sender.order), list(event.receiver.order)
-                if ours != theirs:
-                    yield Broken(
-                        f"after {self._happened[instance]} the front end takes {ours} for cached, and the engine holds {theirs}",
-                        tuple(sorted(set(ours) ^ set(theirs))),
-                    )
-            case _:
-                pass
+        return {
+            CacheReset: self._reset,
+            RequestFailed: self._failed,
+            MediaHandedOver: self._handed_over,
+            MediaCachesSeen: self._seen,
+        }
+
+    def _reset(self, event: CacheReset, _engine: EngineState) -> None:
+        if event.which == "media":
+            self._happened[event.instance] = "a reset"
+
+    def _failed(self, event: RequestFailed, _engine: EngineState) -> None:
+        self._happened[event.instance] = f"the refusal of {event.request_id}"
+
+    def _handed_over(self, event: MediaHandedOver, _engine: EngineState) -> None:
+        if event.is_direct:
+            self._past_front_end.add(event.instance)
+        if event.outcome == "missed":
+            # The miss tells the front end what the engine lacks; MMC-MIRROR judges what comes of it.
+            self._happened.pop(event.instance, None)
+
+    def _seen(self, event: MediaCachesSeen, _engine: EngineState) -> Iterator[Finding]:
+        happened = self._happened.get(event.instance)
+        if happened is None or not event.is_quiet or event.instance in self._past_front_end:
+            return
+        yield Reached(happened)
+        ours, theirs = list(event.sender.order), list(event.receiver.order)
+        if ours != theirs:
+            yield Broken(
+                f"after {happened} the front end takes {ours} for cached, and the engine holds {theirs}",
+                tuple(sorted(set(ours) ^ set(theirs))),
+            )
 
 
 class ShmSafe:
@@ -187,25 +208,25 @@ class ShmSafe:
         self._numbers: dict[str, set[int]] = {}
         self._has_gone: set[str] = set()
 
-    def __call__(self, event: Event, _engine: EngineState) -> Iterator[Finding]:
+    def by_kind(self) -> Monitor:
         """Look at what readers find, and at the writer's books."""
-        if isinstance(event, RingRead):
-            yield from self._read(event)
-        elif isinstance(event, RingSeen):
-            numbers = {one.number for one in event.entries}
-            if self._numbers.get(event.instance, set[int]()) - numbers:
-                self._has_gone.add(event.instance)
-            self._numbers[event.instance] = numbers
-            yield from _overlaps(event)
-            for one in event.entries if event.is_quiet else ():
-                if one.num_outstanding:
-                    told = "is pinned for ever" if one.num_outstanding > 0 else "was given back too often"
-                    yield Broken(
-                        f"all requests have ended, and {one.key} {told}: {one.num_outstanding} acknowledgements to come",
-                        (one.key,),
-                    )
+        return {RingRead: self._read, RingSeen: self._seen}
 
-    def _read(self, event: RingRead) -> Iterator[Finding]:
+    def _seen(self, event: RingSeen, _engine: EngineState) -> Iterator[Finding]:
+        numbers = {one.number for one in event.entries}
+        if self._numbers.get(event.instance, set[int]()) - numbers:
+            self._has_gone.add(event.instance)
+        self._numbers[event.instance] = numbers
+        yield from _overlaps(event)
+        for one in event.entries if event.is_quiet else ():
+            if one.num_outstanding:
+                told = "is pinned for ever" if one.num_outstanding > 0 else "was given back too often"
+                yield Broken(
+                    f"all requests have ended, and {one.key} {told}: {one.num_outstanding} acknowledgements to come",
+                    (one.key,),
+                )
+
+    def _read(self, event: RingRead, _engine: EngineState) -> Iterator[Finding]:
         subjects = (event.request_id, *(one.key for one in event.items if one.address is not None))
         if event.instance in self._has_gone and any(one.address is not None for one in event.items):
             yield Reached(f"{event.request_id} is read by address after another object has gone")
@@ -242,8 +263,7 @@ PROPERTIES = (
         sometimes="an item goes by hash alone",
         evidence=("vLLM PRs 46747, 51897, 31927, 16273",),
         twin="MMC-SERVE",
-        monitor=MmcMirror,
-        reads=(MediaHandedOver,),
+        monitor=lambda: MmcMirror().by_kind(),
     ),
     Property(
         "MMC-SERVE",
@@ -253,8 +273,7 @@ PROPERTIES = (
         sometimes="a request that is larger than the cache",
         evidence=("vLLM 0.28 and before", "random requests on vLLM 0.32's own caches"),
         twin="MMC-MIRROR",
-        monitor=MmcServe,
-        reads=(MediaCachesSeen, MediaHandedOver),
+        monitor=lambda: MmcServe().by_kind(),
     ),
     Property(
         "MMC-FRESH",
@@ -263,8 +282,7 @@ PROPERTIES = (
         "protocol",
         sometimes="a payload for a key that is held with another one",
         evidence=("vLLM PR 57833",),
-        monitor=MmcFresh,
-        reads=(MediaCachesSeen, MediaHandedOver),
+        monitor=lambda: MmcFresh().by_kind(),
     ),
     Property(
         "MMC-STRUCT",
@@ -273,8 +291,7 @@ PROPERTIES = (
         "protocol",
         sometimes="an item makes room for another",
         evidence=("vLLM PR 47966",),
-        monitor=MmcStruct,
-        reads=(MediaCachesSeen, MediaHandedOver),
+        monitor=lambda: MmcStruct().by_kind(),
     ),
     Property(
         "MMC-RESET",
@@ -283,8 +300,7 @@ PROPERTIES = (
         "protocol",
         sometimes="no request is under way after a reset or a refusal",
         evidence=("vLLM PRs 33452, 51897, 26406",),
-        monitor=MmcReset,
-        reads=(CacheReset, RequestFailed, MediaHandedOver, MediaCachesSeen),
+        monitor=lambda: MmcReset().by_kind(),
     ),
     Property(
         "SHM-SAFE",
@@ -294,7 +310,6 @@ PROPERTIES = (
         sometimes="an item is read by address after another one has gone",
         evidence=("vLLM PRs 27117, 54994, 51897", "vLLM issue 27858"),
         twin="STRIP-HANDLE",
-        monitor=ShmSafe,
-        reads=(RingRead, RingSeen),
+        monitor=lambda: ShmSafe().by_kind(),
     ),
 )

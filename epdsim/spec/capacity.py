@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 from epdsim.events import EncodeRunFinished, EngineStarted, Event, FleetStarted, LinkUsed, StepFinished
 from epdsim.spec.engine_state import EngineState
-from epdsim.spec.property import Broken, Finding, Reached
+from epdsim.spec.property import Broken, Finding, Monitor, Reached
 
 _STEP = Reached("a step")
+_STEPS = (_STEP,)
 
 
 class SimCap:
     """SIM-CAP."""
-
-    reads: ClassVar[tuple[type[Event], ...]] = (
-        FleetStarted,
-        EngineStarted,
-        StepFinished,
-        EncodeRunFinished,
-        LinkUsed,
-    )
 
     def __init__(self) -> None:
         self._busy_until_ms: dict[str, float] = {}
@@ -29,26 +21,35 @@ class SimCap:
         self._busy: dict[str, list[tuple[float, float, int]]] = {}
         """Of each fair line, the spans without a pause so far and the bytes of each."""
 
-    def __call__(self, event: Event, engine: EngineState) -> Iterator[Finding]:
+    def by_kind(self) -> Monitor:
         """Within the budgets, and one at a time."""
-        if isinstance(event, StepFinished):
-            if engine.started is not None:
-                yield _STEP
-                if told := self._step(event, engine.started):
-                    yield Broken(told)
-        elif isinstance(event, EngineStarted):
-            self._busy_until_ms[event.instance] = event.time_ms
-        elif isinstance(event, FleetStarted):
-            self._max_batch_items = event.max_batch_items
-        elif isinstance(event, LinkUsed):
-            yield from self._transfer(event)
-        elif isinstance(event, EncodeRunFinished):
-            if self._max_batch_items and event.num_items > self._max_batch_items:
-                yield Broken(f"{event.instance} encodes {event.num_items} items at once, most {self._max_batch_items}")
-            if told := self._overlap(event, event.duration_ms, "an encoder run"):
-                yield Broken(told)
+        return {
+            FleetStarted: self._fleet,
+            EngineStarted: self._begins,
+            StepFinished: self._step,
+            EncodeRunFinished: self._encoder_run,
+            LinkUsed: self._transfer,
+        }
 
-    def _step(self, event: StepFinished, started: EngineStarted) -> str:
+    def _fleet(self, event: FleetStarted, _engine: EngineState) -> None:
+        self._max_batch_items = event.max_batch_items
+
+    def _begins(self, event: EngineStarted, _engine: EngineState) -> None:
+        self._busy_until_ms[event.instance] = event.time_ms
+
+    def _step(self, event: StepFinished, engine: EngineState) -> tuple[Finding, ...] | None:
+        if engine.started is None:
+            return None
+        told = self._beyond(event, engine.started)
+        return (_STEP, Broken(told)) if told else _STEPS
+
+    def _encoder_run(self, event: EncodeRunFinished, _engine: EngineState) -> Iterator[Finding]:
+        if self._max_batch_items and event.num_items > self._max_batch_items:
+            yield Broken(f"{event.instance} encodes {event.num_items} items at once, most {self._max_batch_items}")
+        if told := self._overlap(event, event.duration_ms, "an encoder run"):
+            yield Broken(told)
+
+    def _beyond(self, event: StepFinished, started: EngineStarted) -> str:
         budget = event.num_steps * started.max_num_batched_tokens
         if event.num_tokens > budget:
             return f"{event.instance} computes {event.num_tokens} tokens in {event.num_steps} steps, budget {budget}"
@@ -56,7 +57,7 @@ class SimCap:
             return f"{event.instance} has {event.num_requests} requests in a step, most {started.max_num_seqs}"
         return self._overlap(event, event.duration_ms, "a step")
 
-    def _transfer(self, event: LinkUsed) -> Iterator[Finding]:
+    def _transfer(self, event: LinkUsed, _engine: EngineState) -> Iterator[Finding]:
         most = event.bytes_per_s * (event.ends_ms - event.begins_ms) / 1e3
         # Ends stand on the grid of time, a nanosecond apart.
         if event.sent_bytes > most + event.bytes_per_s * 2e-9 + 1:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import Literal
 
-from epdsim.events import Admitted, Event, RequestQueued, StepPlanned
+from epdsim.events import Admitted, RequestQueued, StepPlanned
 from epdsim.spec.engine_state import EngineState, RequestState
-from epdsim.spec.property import Broken, Finding, Property, Reached
+from epdsim.spec.property import Broken, Finding, Monitor, Property, Reached
 
 
 class KvContent:
@@ -32,23 +32,27 @@ class KvContent:
         self._found: dict[str, int] = {}
         self._resumed = set[str]()
 
-    def __call__(self, event: Event, engine: EngineState) -> Iterator[Finding]:
+    def by_kind(self) -> Monitor:
         """Write what is computed, then compare what is found and read with it."""
-        if isinstance(event, RequestQueued):
-            self._chains.pop(event.request_id, None)
+        return {RequestQueued: self._queued, Admitted: self._admitted, StepPlanned: self._planned}
+
+    def _queued(self, event: RequestQueued, _engine: EngineState) -> None:
+        self._chains.pop(event.request_id, None)
+
+    def _admitted(self, event: Admitted, engine: EngineState) -> None:
+        known = engine.requests.get(event.request_id)
+        if engine.started is not None and known is not None and known.queued.prompt_token_ids and event.block_ids:
+            self._admit(event, known, engine.started.block_size)
+
+    def _planned(self, event: StepPlanned, engine: EngineState) -> Iterator[Finding]:
         if engine.started is None:
             return
         size = engine.started.block_size
-        if isinstance(event, Admitted):
-            known = engine.requests.get(event.request_id)
-            if known is not None and known.queued.prompt_token_ids and event.block_ids:
-                self._admit(event, known, size)
-        elif isinstance(event, StepPlanned):
-            chunks = list(self._chunks(event, engine, size))
-            for known, start, chain in chunks:
-                self._write(known, chain, start, size)
-            for known, start, chain in chunks:
-                yield from self._compare(event, known, start, chain, size)
+        chunks = list(self._chunks(event, engine, size))
+        for known, start, chain in chunks:
+            self._write(known, chain, start, size)
+        for known, start, chain in chunks:
+            yield from self._compare(event, known, start, chain, size)
 
     def _admit(self, event: Admitted, known: RequestState, size: int) -> None:
         remote = 0 if event.resumed else min(known.queued.num_remote_tokens, event.num_computed_tokens)
@@ -129,9 +133,8 @@ PROPERTIES = (
         sometimes="a request finds a prefix with media",
         evidence=("vLLM PRs 11646, 36708, 49448", "vLLM issue 21175", "LMCache PR 4783", "TensorRT-LLM issue 14125"),
         twin="KEY-PARITY",
-        monitor=lambda: KvContent("found"),
+        monitor=lambda: KvContent("found").by_kind(),
         copes=frozenset({"stops", "pauses", "pull", "cross attention", "encoding alone"}),
-        reads=(RequestQueued, Admitted, StepPlanned),
         exempt={"simulated": "prompts of a fleet are told by their length, not by their tokens"},
     ),
     Property(
@@ -141,9 +144,8 @@ PROPERTIES = (
         "engine",
         sometimes="a request computes again after a preemption",
         evidence=("vLLM issue 49250", "vLLM PR 45673", "LMCache PR 2069", "TensorRT-LLM issue 17882"),
-        monitor=lambda: KvContent("read"),
+        monitor=lambda: KvContent("read").by_kind(),
         copes=frozenset({"stops", "pauses", "pull", "cross attention", "encoding alone"}),
-        reads=(RequestQueued, Admitted, StepPlanned),
         exempt={"simulated": "prompts of a fleet are told by their length, not by their tokens"},
     ),
 )

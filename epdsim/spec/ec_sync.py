@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from epdsim.events import CacheReset, Event, StepPlanned
+from epdsim.events import CacheReset, StepPlanned
 from epdsim.spec.engine_state import EngineState
-from epdsim.spec.property import Broken, Finding, Property, Reached
+from epdsim.spec.property import Broken, Finding, Monitor, Property, Reached
 
 
 class EcSync:
@@ -15,10 +15,16 @@ class EcSync:
     def __init__(self) -> None:
         self._held = set[str]()
 
-    def __call__(self, event: Event, engine: EngineState) -> Iterator[Finding]:
+    def by_kind(self) -> Monitor:
         """Compare what a step loads with what the workers held before it, and with what it encodes."""
-        if isinstance(event, StepPlanned):
-            yield from self._loads(event, engine)
+        return {StepPlanned: self._planned, CacheReset: self._reset}
+
+    def _planned(self, event: StepPlanned, engine: EngineState) -> list[Finding] | None:
+        found = list(self._loads(event, engine)) if event.ec_loads else None
+        self._held = set(engine.resident)
+        return found
+
+    def _reset(self, _event: CacheReset, engine: EngineState) -> None:
         self._held = set(engine.resident)
 
     def _loads(self, event: StepPlanned, engine: EngineState) -> Iterator[Finding]:
@@ -57,7 +63,6 @@ EC_SYNC = Property(
     sometimes="an embedding is loaded",
     evidence=("vLLM PRs 34783, 38668", "LMCache issue 4938"),
     twin="ENC-HIT",
-    monitor=EcSync,
-    reads=(StepPlanned, CacheReset),
+    monitor=lambda: EcSync().by_kind(),
     of_media=True,
 )

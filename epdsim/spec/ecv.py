@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from epdsim.events import CheckedItem, Event, RequestChecked
+from epdsim.events import CheckedItem, RequestChecked
 from epdsim.spec.engine_state import EngineState
-from epdsim.spec.property import Broken, Finding, Property, Reached
+from epdsim.spec.property import Broken, Finding, Monitor, Property, Reached
 
 
 def _metadata_only(event: RequestChecked) -> list[CheckedItem]:
@@ -17,9 +17,9 @@ def _tell(items: Sequence[CheckedItem]) -> str:
     return ", ".join(f"{one.modality}[{one.index}] ({one.mm_hash}, {one.state})" for one in items) or "no items"
 
 
-def ecv_sound(event: Event, _engine: EngineState) -> Iterator[Finding]:
+def ecv_sound(event: RequestChecked, _engine: EngineState) -> Iterator[Finding]:
     """ECV-SOUND."""
-    if not isinstance(event, RequestChecked) or event.has_ec_params:
+    if event.has_ec_params:
         return
     bare = _metadata_only(event)
     if bare and len(bare) < len(event.items):
@@ -28,10 +28,8 @@ def ecv_sound(event: Event, _engine: EngineState) -> Iterator[Finding]:
         yield Broken(f"accepted without ec_transfer_params: {_tell(event.items)}", (event.case,))
 
 
-def ecv_complete(event: Event, _engine: EngineState) -> Iterator[Finding]:
+def ecv_complete(event: RequestChecked, _engine: EngineState) -> Iterator[Finding]:
     """ECV-COMPLETE."""
-    if not isinstance(event, RequestChecked):
-        return
     if any(one.mm_hash not in event.offered for one in _metadata_only(event)):
         return
     if event.items and not event.has_ec_params:
@@ -40,9 +38,9 @@ def ecv_complete(event: Event, _engine: EngineState) -> Iterator[Finding]:
         yield Broken(f"refused though each item is provided for: {_tell(event.items)}: {event.reason}", (event.case,))
 
 
-def ecv_keyed(event: Event, _engine: EngineState) -> Iterator[Finding]:
+def ecv_keyed(event: RequestChecked, _engine: EngineState) -> Iterator[Finding]:
     """ECV-KEYED."""
-    if not isinstance(event, RequestChecked) or not event.has_ec_params:
+    if not event.has_ec_params:
         return
     lacking = [one for one in _metadata_only(event) if one.mm_hash not in event.offered]
     if lacking:
@@ -54,9 +52,9 @@ def ecv_keyed(event: Event, _engine: EngineState) -> Iterator[Finding]:
         )
 
 
-def ecv_says(event: Event, _engine: EngineState) -> Iterator[Finding]:
+def ecv_says(event: RequestChecked, _engine: EngineState) -> Iterator[Finding]:
     """ECV-SAYS."""
-    if not isinstance(event, RequestChecked) or event.accepted:
+    if event.accepted:
         return
     yield Reached("a refusal")
     if not event.is_client_error:
@@ -83,10 +81,11 @@ class Variants:
         self._variant = variant
         self._base: dict[str, RequestChecked] = {}
 
-    def __call__(self, event: Event, _engine: EngineState) -> Iterator[Finding]:
+    def by_kind(self) -> Monitor:
         """Compare a variant with its base."""
-        if not isinstance(event, RequestChecked):
-            return
+        return {RequestChecked: self._checked}
+
+    def _checked(self, event: RequestChecked, _engine: EngineState) -> Iterator[Finding]:
         base = self._base.get(event.variant_of)
         if not event.variant_of:
             self._base[event.case] = event
@@ -112,7 +111,7 @@ PROPERTIES = (
         sometimes="a metadata-only item beside others, without EC parameters",
         evidence=("vLLM PR 56070 (flaw in PR 54659)",),
         twin="ECV-COMPLETE",
-        monitor=lambda: ecv_sound,
+        monitor=lambda: {RequestChecked: ecv_sound},
     ),
     Property(
         "ECV-COMPLETE",
@@ -122,7 +121,7 @@ PROPERTIES = (
         sometimes="payload or hash alone, without EC parameters",
         evidence=("vLLM PRs 55332, 55333",),
         twin="ECV-SOUND",
-        monitor=lambda: ecv_complete,
+        monitor=lambda: {RequestChecked: ecv_complete},
     ),
     Property(
         "ECV-KEYED",
@@ -131,7 +130,7 @@ PROPERTIES = (
         "protocol",
         sometimes="EC parameters that lack the hash of a metadata-only item",
         evidence=("llm-d-router PR 2723", "vLLM PR 47941 (review)"),
-        monitor=lambda: ecv_keyed,
+        monitor=lambda: {RequestChecked: ecv_keyed},
     ),
     Property(
         "ECV-MONO",
@@ -139,7 +138,7 @@ PROPERTIES = (
         "An orchestrator that sends more to be safe would break what worked.",
         "protocol",
         sometimes="a request that was given more",
-        monitor=lambda: Variants("given more"),
+        monitor=lambda: Variants("given more").by_kind(),
     ),
     Property(
         "ECV-PERM",
@@ -147,7 +146,7 @@ PROPERTIES = (
         "Whether a chat is served would depend on which picture stands first.",
         "protocol",
         sometimes="a request that was permuted",
-        monitor=lambda: Variants("permuted"),
+        monitor=lambda: Variants("permuted").by_kind(),
     ),
     Property(
         "ECV-SAYS",
@@ -156,6 +155,6 @@ PROPERTIES = (
         "protocol",
         sometimes="a refusal",
         evidence=("vLLM PR 54659: the message names no item",),
-        monitor=lambda: ecv_says,
+        monitor=lambda: {RequestChecked: ecv_says},
     ),
 )

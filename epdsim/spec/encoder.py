@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from epdsim.events import CacheReset, EngineDied, Event, Gathered, RequestFailed, StepPlanned
+from epdsim.events import CacheReset, EngineDied, Gathered, RequestFailed, StepPlanned
 from epdsim.spec.engine_state import EngineState
-from epdsim.spec.property import ALL_BUT_SESSIONS, BEYOND, Broken, Finding, Property, Reached
+from epdsim.spec.property import ALL_BUT_SESSIONS, BEYOND, Broken, Finding, Monitor, Property, Reached
 
 
 def gathers(event: StepPlanned, engine: EngineState) -> Iterator[tuple[str, int]]:
@@ -22,17 +22,18 @@ def gathers(event: StepPlanned, engine: EngineState) -> Iterator[tuple[str, int]
                 yield request_id, index
 
 
-def enc_hit(event: Event, engine: EngineState) -> Iterator[Finding]:
-    """ENC-HIT."""
-    if isinstance(event, Gathered):
-        yield Reached("a worker gathers embeddings")
-        if not event.is_resident:
-            yield Broken(
-                f"a worker gathers item {event.index} of {event.request_id} for [{event.start}, {event.end}) and has it not",
-                (event.request_id,),
-            )
-    if not isinstance(event, StepPlanned):
-        return
+def _gathers_what_is_there(event: Gathered, _engine: EngineState) -> Iterator[Finding]:
+    """ENC-HIT of a worker."""
+    yield Reached("a worker gathers embeddings")
+    if not event.is_resident:
+        yield Broken(
+            f"a worker gathers item {event.index} of {event.request_id} for [{event.start}, {event.end}) and has it not",
+            (event.request_id,),
+        )
+
+
+def _computes_on_what_is_there(event: StepPlanned, engine: EngineState) -> Iterator[Finding]:
+    """ENC-HIT of a plan."""
     for request_id, index in gathers(event, engine):
         item = engine.requests[request_id].items[index]
         if index not in event.scheduled_encoder_inputs.get(request_id, ()):
@@ -46,15 +47,16 @@ def enc_hit(event: Event, engine: EngineState) -> Iterator[Finding]:
             )
 
 
-def enc_key(event: Event, engine: EngineState) -> Iterator[Finding]:
-    """ENC-KEY."""
-    if isinstance(event, Gathered) and not event.is_own:
-        yield Broken(
-            f"a worker gathers for item {event.index} of {event.request_id} an embedding that was made of something else",
-            (event.request_id,),
-        )
-    if not isinstance(event, StepPlanned):
-        return
+def _gathers_its_own(event: Gathered, _engine: EngineState) -> tuple[Finding, ...] | None:
+    """ENC-KEY of a worker."""
+    if event.is_own:
+        return None
+    told = f"item {event.index} of {event.request_id} an embedding that was made of something else"
+    return (Broken(f"a worker gathers for {told}", (event.request_id,)),)
+
+
+def _sizes_fit(event: StepPlanned, engine: EngineState) -> Iterator[Finding]:
+    """ENC-KEY of a plan."""
     for request_id, index in gathers(event, engine):
         item = engine.requests[request_id].items[index]
         others = {
@@ -80,23 +82,28 @@ class EncMirror:
     def __init__(self) -> None:
         self._held = set[str]()
 
-    def __call__(self, event: Event, engine: EngineState) -> Iterator[Finding]:
+    def by_kind(self) -> Monitor:
         """Look whether what is to be dropped was there before the step."""
-        if isinstance(event, StepPlanned):
-            is_producer = engine.started is not None and engine.started.ec_role == "producer"
-            for identifier in event.free_encoder_mm_hashes if not is_producer else ():
-                yield Reached(f"{identifier} is evicted")
-                if identifier not in self._held:
-                    yield Broken(
-                        f"step {event.step} lets workers drop {identifier}, which they do not have: the books differ",
-                        (identifier,),
-                    )
+        return {StepPlanned: self._planned, CacheReset: self._reset}
+
+    def _planned(self, event: StepPlanned, engine: EngineState) -> list[Finding]:
+        found: list[Finding] = []
+        is_producer = engine.started is not None and engine.started.ec_role == "producer"
+        for identifier in event.free_encoder_mm_hashes if not is_producer else ():
+            found.append(Reached(f"{identifier} is evicted"))
+            if identifier not in self._held:
+                told = f"step {event.step} lets workers drop {identifier}, which they do not have: the books differ"
+                found.append(Broken(told, (identifier,)))
+        self._held = set(engine.resident)
+        return found
+
+    def _reset(self, _event: CacheReset, engine: EngineState) -> None:
         self._held = set(engine.resident)
 
 
-def enc_cons(event: Event, engine: EngineState) -> Iterator[Finding]:
+def enc_cons(event: StepPlanned, engine: EngineState) -> Iterator[Finding]:
     """ENC-CONS."""
-    if not isinstance(event, StepPlanned) or engine.started is None:
+    if engine.started is None:
         return
     if event.free_encoder_mm_hashes:
         yield Reached("an entry makes room for another")
@@ -108,11 +115,14 @@ def enc_cons(event: Event, engine: EngineState) -> Iterator[Finding]:
         )
 
 
-def iso(event: Event, engine: EngineState) -> Iterator[Finding]:
-    """ISO."""
-    if isinstance(event, EngineDied):
-        yield Broken(f"the engine dies: {event.reason}", tuple(engine.requests))
-    if not isinstance(event, RequestFailed) or (engine.started is not None and engine.started.beyond):
+def _dies(event: EngineDied, engine: EngineState) -> tuple[Finding, ...]:
+    """ISO of an engine that ends."""
+    return (Broken(f"the engine dies: {event.reason}", tuple(engine.requests)),)
+
+
+def _fails(event: RequestFailed, engine: EngineState) -> Iterator[Finding]:
+    """ISO of a request that fails."""
+    if engine.started is not None and engine.started.beyond:
         return  # whose fault it is stands in what the events do not tell
     known = engine.requests.get(event.request_id)
     if known is None:
@@ -136,9 +146,8 @@ PROPERTIES = (
         "engine",
         sometimes="a gather of what another step or request encoded",
         evidence=("vLLM issue 38551", "vLLM PRs 39544, 39543, 45347, 29750, 34220, 51222"),
-        monitor=lambda: enc_hit,
+        monitor=lambda: {Gathered: _gathers_what_is_there, StepPlanned: _computes_on_what_is_there},
         copes=ALL_BUT_SESSIONS,
-        reads=(Gathered, StepPlanned),
         of_media=True,
     ),
     Property(
@@ -148,9 +157,8 @@ PROPERTIES = (
         "engine",
         sometimes="an entry is evicted",
         evidence=("vLLM PR 39544",),
-        monitor=EncMirror,
+        monitor=lambda: EncMirror().by_kind(),
         copes=ALL_BUT_SESSIONS,
-        reads=(StepPlanned, CacheReset),
         of_media=True,
     ),
     Property(
@@ -160,9 +168,8 @@ PROPERTIES = (
         "engine",
         sometimes="an entry makes room for another",
         evidence=("vLLM PRs 54284, 31857, 30475, 37307", "vllm-ascend PR 16781"),
-        monitor=lambda: enc_cons,
+        monitor=lambda: {StepPlanned: enc_cons},
         copes=ALL_BUT_SESSIONS,
-        reads=(StepPlanned,),
         of_media=True,
     ),
     Property(
@@ -172,9 +179,8 @@ PROPERTIES = (
         "engine",
         sometimes="two live items with one identifier and different sizes",
         evidence=("vLLM PR 57696", "vLLM issues 55547, 44939"),
-        monitor=lambda: enc_key,
+        monitor=lambda: {Gathered: _gathers_its_own, StepPlanned: _sizes_fit},
         copes=frozenset({"stops", "pauses", "transfers", "cross attention"}),
-        reads=(Gathered, StepPlanned),
         of_media=True,
         exempt={"simulated": "identifiers of a fleet are hashes of content, none of which stands for two items"},
     ),
@@ -185,8 +191,7 @@ PROPERTIES = (
         "engine",
         sometimes="a request fails",
         evidence=("vLLM PRs 53456, 57696, 46747", "vLLM issue 55547", "sglang PR 23481", "LMCache issue 4938"),
-        monitor=lambda: iso,
-        reads=(EngineDied, RequestFailed),
+        monitor=lambda: {EngineDied: _dies, RequestFailed: _fails},
         copes=BEYOND,
         exempt={"simulated": "no scenario of the quick lane brings a faulty request"},
     ),

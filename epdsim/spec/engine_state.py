@@ -5,8 +5,9 @@ It follows from the events alone, whoever sent them, so that monitors need not k
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from epdsim.events import (
     Admitted,
@@ -26,23 +27,6 @@ from epdsim.events import (
 
 PAYLOADS = ("full", "address")
 """What stands for an item's payload, of the kinds that workers are sent."""
-
-STATE_EVENTS: frozenset[type[Event]] = frozenset(
-    {
-        EngineStarted,
-        RequestQueued,
-        InputQueued,
-        Admitted,
-        PayloadsSent,
-        Preempted,
-        StepPlanned,
-        EncoderFed,
-        Gathered,
-        StepYielded,
-        CacheReset,
-    }
-)
-"""Events from which the state of an engine follows."""
 
 
 @dataclass(slots=True)
@@ -107,49 +91,41 @@ class EngineState:
     has_media: bool = True
     beyond: tuple[str, ...] = ()
 
-    def take(self, event: Event) -> None:
-        """Take one event into account."""
-        match event:
-            case EngineStarted():
-                # An engine that comes back has lost all that it held.
-                self.started = event
-                self.beyond = tuple(event.beyond)
-                self.requests.clear()
-                self.resident.clear()
-                self.plan = None
-                self.has_media = False
-            case RequestQueued() | InputQueued():
-                self.has_media = self.has_media or bool(event.items)
-                self._queue(event)
-            case Admitted():
-                self._admit(event)
-            case PayloadsSent() | EncoderFed() | Gathered():
-                self._touch_media(event)
-            case Preempted():
-                if (known := self.requests.get(event.request_id)) is not None:
-                    known.is_running = False
-                    known.table = []
-                    known.num_told = 0
-            case StepPlanned():
-                self._plan(event)
-            case StepYielded():
-                self._yield(event)
-            case CacheReset(which="encoder"):
-                # The workers' caches are reset with the scheduler's books.
-                self.resident.clear()
-            case _:
-                pass
+    def follow_by_kind(self) -> dict[type[Event], Callable[[Any], None]]:
+        """By kind of event how the state follows from it; of no other kind anything does."""
+        return {
+            EngineStarted: self._start,
+            RequestQueued: self._queue,
+            InputQueued: self._queue_input,
+            Admitted: self._admit,
+            PayloadsSent: self._send,
+            Preempted: self._preempt,
+            StepPlanned: self._plan,
+            EncoderFed: self._touch_media,
+            Gathered: self._touch_media,
+            StepYielded: self._yield,
+            CacheReset: self._reset,
+        }
 
-    def _touch_media(self, event: PayloadsSent | EncoderFed | Gathered) -> None:
-        self.has_media = True
-        if isinstance(event, PayloadsSent) and (known := self.requests.get(event.request_id)) is not None:
-            for index, kind in event.payloads.items():
-                known.held[index] = kind
+    def _start(self, event: EngineStarted) -> None:
+        """An engine that comes back has lost all that it held."""
+        self.started = event
+        self.beyond = tuple(event.beyond)
+        self.requests.clear()
+        self.resident.clear()
+        self.plan = None
+        self.has_media = False
 
-    def _queue(self, event: RequestQueued | InputQueued) -> None:
-        if isinstance(event, RequestQueued):
-            self.requests[event.request_id] = RequestState(event, ["none"] * len(event.items))
-        elif (known := self.requests.get(event.request_id)) is not None:
+    def _queue(self, event: RequestQueued) -> None:
+        if event.items:
+            self.has_media = True
+        self.requests[event.request_id] = RequestState(event, ["none"] * len(event.items))
+
+    def _queue_input(self, event: InputQueued) -> None:
+        if event.items:
+            self.has_media = True
+        known = self.requests.get(event.request_id)
+        if known is not None:
             known.added += event.items
             known.held += ["none"] * len(event.items)
 
@@ -168,12 +144,37 @@ class EngineState:
             known.held = [*event.payloads, *known.held[len(event.payloads) :]]
             known.stripped |= {index for index, kind in enumerate(event.payloads) if kind not in PAYLOADS}
 
+    def _send(self, event: PayloadsSent) -> None:
+        self.has_media = True
+        known = self.requests.get(event.request_id)
+        if known is not None:
+            for index, kind in event.payloads.items():
+                known.held[index] = kind
+
+    def _touch_media(self, _event: EncoderFed | Gathered) -> None:
+        self.has_media = True
+
+    def _preempt(self, event: Preempted) -> None:
+        known = self.requests.get(event.request_id)
+        if known is not None:
+            known.is_running = False
+            known.table = []
+            known.num_told = 0
+
     def _plan(self, event: StepPlanned) -> None:
         self.plan = event
-        if event.free_encoder_mm_hashes or event.ec_loads or event.scheduled_encoder_inputs:
-            self.has_media = True
+        requests = self.requests
         for request_id in event.finished:
-            self.requests.pop(request_id, None)
+            requests.pop(request_id, None)
+        for request_id, blocks in event.new_block_ids.items():
+            known = requests.get(request_id)
+            if known is not None:
+                known.table += blocks
+        if event.free_encoder_mm_hashes or event.ec_loads or event.scheduled_encoder_inputs:
+            self._plan_media(event)
+
+    def _plan_media(self, event: StepPlanned) -> None:
+        self.has_media = True
         for identifier in event.free_encoder_mm_hashes:
             self.resident.pop(identifier, None)
         for identifier in event.ec_loads:
@@ -183,16 +184,19 @@ class EngineState:
             for index in indices if known is not None else ():
                 item = self.requests[request_id].items[index]
                 self.resident[item.identifier] = item.num_embeds
-        for request_id, blocks in event.new_block_ids.items():
-            if request_id in self.requests:
-                self.requests[request_id].table += blocks
 
     def _yield(self, event: StepYielded) -> None:
         self.tells_tokens = True
         for request_id, tokens in event.tokens.items():
             known = self.requests.get(request_id)
             if known is not None:
-                known.outputs = [*known.outputs, *tokens][: known.queued.max_tokens]
+                known.outputs += tokens
+                del known.outputs[known.queued.max_tokens :]
+
+    def _reset(self, event: CacheReset) -> None:
+        """The workers' caches are reset with the scheduler's books."""
+        if event.which == "encoder":
+            self.resident.clear()
 
     def _num_embeds(self, identifier: str, event: StepPlanned) -> int:
         """Size of an item that is loaded.

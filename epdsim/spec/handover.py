@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from epdsim.events import (
     Admitted,
     EcLoaded,
     EncodeFinished,
-    Event,
+    FleetStarted,
     KvTransferred,
     LegRetried,
     Rendered,
@@ -19,61 +19,84 @@ from epdsim.events import (
     StepPlanned,
 )
 from epdsim.spec.engine_state import PAYLOADS, EngineState
-from epdsim.spec.property import Broken, Finding, Property, Reached
+from epdsim.spec.property import Broken, Finding, Monitor, Property, Reached
 
 
 class EcReady:
     """EC-READY."""
 
     def __init__(self) -> None:
-        self._complete: dict[str, float] = {}
+        self._complete = set[str]()
 
-    def __call__(self, event: Event, _engine: EngineState) -> Iterator[Finding]:
+    def by_kind(self) -> Monitor:
         """Look whether what is loaded was complete."""
-        if isinstance(event, EncodeFinished):
-            for mm_hash in event.mm_hashes:
-                self._complete.setdefault(mm_hash, event.time_ms)
-        elif isinstance(event, EcLoaded):
-            yield Reached(f"{event.mm_hash} is loaded")
-            if event.mm_hash not in self._complete:
-                yield Broken(
-                    f"{event.instance} loads the embedding of {event.mm_hash}, which no encoder has completed",
-                    (event.mm_hash,),
-                )
+        return {EncodeFinished: self._encoded, EcLoaded: self._loaded}
+
+    def _encoded(self, event: EncodeFinished, _engine: EngineState) -> None:
+        self._complete.update(event.mm_hashes)
+
+    def _loaded(self, event: EcLoaded, _engine: EngineState) -> Iterator[Finding]:
+        yield Reached(f"{event.mm_hash} is loaded")
+        if event.mm_hash not in self._complete:
+            yield Broken(
+                f"{event.instance} loads the embedding of {event.mm_hash}, which no encoder has completed",
+                (event.mm_hash,),
+            )
 
 
 class ProtoId:
     """PROTO-ID."""
 
     def __init__(self) -> None:
-        self._rendered: dict[str, list[str]] = {}
-        self._legs: dict[str, set[str]] = {}
+        self._rendered: dict[str, Sequence[str]] = {}
+        self._places: dict[str, set[str]] = {}
 
-    def __call__(self, event: Event, _engine: EngineState) -> Iterator[Finding]:
+    def by_kind(self) -> Monitor:
         """Compare every leg of a request with what was rendered."""
-        if isinstance(event, Rendered):
-            self._rendered[event.request_id] = list(event.mm_hashes)
-            self._legs[event.request_id] = set()
-        elif isinstance(event, (RequestFinished, RequestFailed)):
-            self._rendered.pop(event.request_id, None)
-            self._legs.pop(event.request_id, None)
-        elif isinstance(event, (EncodeFinished, RequestQueued)) and event.request_id in self._rendered:
-            rendered, known = self._rendered[event.request_id], self._legs[event.request_id]
-            if isinstance(event, EncodeFinished):
-                named, is_wrong = list(event.mm_hashes), bool(set(event.mm_hashes) - set(rendered))
-            else:
-                named = [item.identifier for item in event.items]
-                is_wrong = named not in ([], rendered)
-            if named:
-                known.add(event.instance)
-            if len(known) > 1:
-                yield Reached(f"items of {event.request_id} are named in {len(known)} places")
-            if is_wrong:
-                yield Broken(
-                    f"{event.instance} knows items of {event.request_id} as {', '.join(named)}, and they were rendered as "
-                    f"{', '.join(rendered) or 'none'}",
-                    (event.request_id, *named),
-                )
+        return {
+            Rendered: self._render,
+            EncodeFinished: self._encoded,
+            RequestQueued: self._queued,
+            RequestFinished: self._ends,
+            RequestFailed: self._ends,
+        }
+
+    def _render(self, event: Rendered, _engine: EngineState) -> None:
+        self._rendered[event.request_id] = event.mm_hashes
+        self._places.pop(event.request_id, None)
+
+    def _encoded(self, event: EncodeFinished, _engine: EngineState) -> list[Finding] | None:
+        rendered = self._rendered.get(event.request_id)
+        if rendered is None:
+            return None
+        is_wrong = not set(event.mm_hashes) <= set(rendered)
+        return self._named(event, event.mm_hashes, rendered, is_wrong=is_wrong)
+
+    def _queued(self, event: RequestQueued, _engine: EngineState) -> list[Finding] | None:
+        rendered = self._rendered.get(event.request_id)
+        if rendered is None or not (event.items or event.request_id in self._places):
+            return None
+        named = [item.identifier for item in event.items]
+        return self._named(event, named, rendered, is_wrong=bool(named) and named != list(rendered))
+
+    def _named(
+        self, event: EncodeFinished | RequestQueued, named: Sequence[str], rendered: Sequence[str], *, is_wrong: bool
+    ) -> list[Finding]:
+        found: list[Finding] = []
+        places = self._places.setdefault(event.request_id, set())
+        if named:
+            places.add(event.instance)
+        if len(places) > 1:
+            found.append(Reached(f"items of {event.request_id} are named in {len(places)} places"))
+        if is_wrong:
+            told = f"as {', '.join(named)}, and they were rendered as {', '.join(rendered) or 'none'}"
+            subjects = event.request_id, *named
+            found.append(Broken(f"{event.instance} knows items of {event.request_id} {told}", subjects))
+        return found
+
+    def _ends(self, event: RequestFinished | RequestFailed, _engine: EngineState) -> None:
+        self._rendered.pop(event.request_id, None)
+        self._places.pop(event.request_id, None)
 
 
 class ProtoSuff:
@@ -83,17 +106,30 @@ class ProtoSuff:
         self._complete: set[str] = set()
         self._of_a_fleet: set[str] = set()
 
-    def __call__(self, event: Event, _engine: EngineState) -> Iterator[Finding]:
+    def by_kind(self) -> Monitor:
         """Look what stands for each item of a request that an engine gets."""
-        if isinstance(event, RequestArrived):
-            self._of_a_fleet.add(event.request_id)
-        if isinstance(event, (RequestFinished, RequestFailed)):
-            self._of_a_fleet.discard(event.request_id)
-        if isinstance(event, EncodeFinished):
-            self._complete |= set(event.mm_hashes)
+        return {
+            RequestArrived: self._arrives,
+            EncodeFinished: self._encoded,
+            RequestQueued: self._queued,
+            RequestFinished: self._ends,
+            RequestFailed: self._ends,
+        }
+
+    def _arrives(self, event: RequestArrived, _engine: EngineState) -> None:
+        self._of_a_fleet.add(event.request_id)
+
+    def _encoded(self, event: EncodeFinished, _engine: EngineState) -> None:
+        self._complete.update(event.mm_hashes)
+
+    def _ends(self, event: RequestFinished | RequestFailed, _engine: EngineState) -> None:
+        self._of_a_fleet.discard(event.request_id)
+
+    def _queued(self, event: RequestQueued, _engine: EngineState) -> Iterator[Finding] | None:
         # Who sends what to an engine alone is not told.
-        if not isinstance(event, RequestQueued) or event.request_id not in self._of_a_fleet:
-            return
+        return self._provided(event) if event.items and event.request_id in self._of_a_fleet else None
+
+    def _provided(self, event: RequestQueued) -> Iterator[Finding]:
         for item in event.items:
             # Items whose tokens are handed over are not encoded again.
             if item.payload in PAYLOADS or item.end <= event.num_remote_tokens:
@@ -114,39 +150,70 @@ class KvHand:
         self._computed: dict[str, dict[str, int]] = {}
         self._arrived: dict[str, dict[str, int]] = {}
         self._awaits: set[str] = set()
+        self._hands_over = True
 
-    def __call__(self, event: Event, _engine: EngineState) -> Iterator[Finding]:
+    def by_kind(self) -> Monitor:
         """Follow what is computed, moved and taken over."""
-        match event:
-            case RequestArrived() | LegRetried(leg="generate"):
-                # What was lost with an instance is computed and moved again.
-                self._computed[event.request_id], self._arrived[event.request_id] = {}, {}
-            case RequestFinished() | RequestFailed():
-                self._computed.pop(event.request_id, None)
-                self._arrived.pop(event.request_id, None)
-                self._awaits.discard(event.request_id)
-            case StepPlanned():
-                for request_id, count in event.num_scheduled_tokens.items():
-                    computed = self._computed.get(request_id)
-                    if computed is not None:
-                        end = event.num_computed_tokens.get(request_id, 0) + count
-                        computed[event.instance] = max(computed.get(event.instance, 0), end)
-            case KvTransferred() if event.request_id in self._arrived:
-                arrived = self._arrived[event.request_id]
-                if event.instance in arrived:
-                    told = f"the KV cache of {event.request_id} comes to {event.instance} twice"
-                    yield Broken(told, (event.request_id,))
-                arrived[event.instance] = self._computed[event.request_id].get(event.source, 0)
-            case RequestQueued() if event.request_id in self._arrived:
-                self._awaits.discard(event.request_id)
-                if event.awaits_kv:
-                    self._awaits.add(event.request_id)
-                elif event.num_remote_tokens:
-                    yield from self._takes_over(event)
-            case Admitted() if event.num_remote_tokens and event.request_id in self._awaits and not event.resumed:
-                yield from self._takes_over(event)
-            case _:
-                pass
+        return {
+            FleetStarted: self._fleet,
+            RequestArrived: self._begins,
+            LegRetried: self._retried,
+            StepPlanned: self._planned,
+            KvTransferred: self._transferred,
+            RequestQueued: self._queued,
+            Admitted: self._admitted,
+            RequestFinished: self._ends,
+            RequestFailed: self._ends,
+        }
+
+    def _fleet(self, event: FleetStarted, _engine: EngineState) -> None:
+        self._hands_over = "decode" in event.pools
+
+    def _begins(self, event: RequestArrived | LegRetried, _engine: EngineState) -> None:
+        self._computed[event.request_id], self._arrived[event.request_id] = {}, {}
+
+    def _retried(self, event: LegRetried, engine: EngineState) -> None:
+        """What was lost with an instance is computed and moved again."""
+        if event.leg == "generate":
+            self._begins(event, engine)
+
+    def _ends(self, event: RequestFinished | RequestFailed, _engine: EngineState) -> None:
+        self._computed.pop(event.request_id, None)
+        self._arrived.pop(event.request_id, None)
+        self._awaits.discard(event.request_id)
+
+    def _planned(self, event: StepPlanned, _engine: EngineState) -> None:
+        if not self._hands_over:
+            return
+        instance, before = event.instance, event.num_computed_tokens
+        for request_id, count in event.num_scheduled_tokens.items():
+            computed = self._computed.get(request_id)
+            if computed is not None:
+                computed[instance] = max(computed.get(instance, 0), before.get(request_id, 0) + count)
+
+    def _transferred(self, event: KvTransferred, _engine: EngineState) -> tuple[Finding, ...] | None:
+        arrived = self._arrived.get(event.request_id)
+        if arrived is None:
+            return None
+        is_again = event.instance in arrived
+        arrived[event.instance] = self._computed[event.request_id].get(event.source, 0)
+        told = f"the KV cache of {event.request_id} comes to {event.instance} twice"
+        return (Broken(told, (event.request_id,)),) if is_again else None
+
+    def _queued(self, event: RequestQueued, _engine: EngineState) -> Iterator[Finding] | None:
+        if event.request_id not in self._arrived:
+            return None
+        self._awaits.discard(event.request_id)
+        if event.awaits_kv:
+            self._awaits.add(event.request_id)
+        elif event.num_remote_tokens:
+            return self._takes_over(event)
+        return None
+
+    def _admitted(self, event: Admitted, _engine: EngineState) -> Iterator[Finding] | None:
+        if event.num_remote_tokens and event.request_id in self._awaits and not event.resumed:
+            return self._takes_over(event)
+        return None
 
     def _takes_over(self, event: RequestQueued | Admitted) -> Iterator[Finding]:
         yield Reached(f"{event.request_id} takes over {event.num_remote_tokens} tokens")
@@ -159,7 +226,6 @@ class KvHand:
             )
 
 
-_ENDS = (RequestFinished, RequestFailed)
 EC_READY = Property(
     "EC-READY",
     "An encoding is announced or served only after its bytes are complete.",
@@ -167,8 +233,7 @@ EC_READY = Property(
     "end to end",
     sometimes="an engine loads an embedding",
     evidence=("vLLM PRs 47941, 53176",),
-    monitor=EcReady,
-    reads=(EncodeFinished, EcLoaded),
+    monitor=lambda: EcReady().by_kind(),
 )
 PROTO = (
     Property(
@@ -178,8 +243,7 @@ PROTO = (
         "end to end",
         sometimes="a request's items are named in two places",
         evidence=("vLLM PRs 56432, 12439", "LMCache PR 5055", "sglang PR 23481"),
-        monitor=ProtoId,
-        reads=(Rendered, EncodeFinished, RequestQueued, *_ENDS),
+        monitor=lambda: ProtoId().by_kind(),
     ),
     Property(
         "PROTO-SUFF",
@@ -189,8 +253,7 @@ PROTO = (
         sometimes="an item comes to an engine without its payload",
         evidence=("vLLM PR 56070", "llm-d-router PR 2723", "dynamo PR 7827"),
         twin="ECV-COMPLETE",
-        monitor=ProtoSuff,
-        reads=(RequestArrived, EncodeFinished, RequestQueued, *_ENDS),
+        monitor=lambda: ProtoSuff().by_kind(),
     ),
 )
 KV_HAND = Property(
@@ -201,6 +264,5 @@ KV_HAND = Property(
     sometimes="a request takes over tokens",
     evidence=("vLLM issue 49250", "LMCache PR 2069"),
     twin="TOK-CONS",
-    monitor=KvHand,
-    reads=(RequestArrived, LegRetried, StepPlanned, KvTransferred, RequestQueued, Admitted, *_ENDS),
+    monitor=lambda: KvHand().by_kind(),
 )

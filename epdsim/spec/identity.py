@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
-from epdsim.events import BlocksKeyed, Event, HashedItem, MediaHashed
+from epdsim.events import BlocksKeyed, HashedItem, MediaHashed
 from epdsim.spec.engine_state import EngineState
-from epdsim.spec.property import Broken, Finding, Property, Reached
+from epdsim.spec.property import Broken, Finding, Monitor, Property, Reached
 
 
-def hash_inj(event: Event, _engine: EngineState) -> Iterator[Finding]:
+def hash_inj(event: MediaHashed, _engine: EngineState) -> Iterator[Finding]:
     """HASH-INJ."""
-    if not isinstance(event, MediaHashed):
-        return
     for one, other in combinations(event.items, 2):
         is_equal = (one.data, one.layout) == (other.data, other.layout)
         is_alike = one.mm_hash == other.mm_hash
@@ -37,10 +35,11 @@ class KeyParity:
     def __init__(self) -> None:
         self._told: dict[str, list[BlocksKeyed]] = {}
 
-    def __call__(self, event: Event, _engine: EngineState) -> Iterator[Finding]:
+    def by_kind(self) -> Monitor:
         """Compare a component with all that were told of before it."""
-        if not isinstance(event, BlocksKeyed):
-            return
+        return {BlocksKeyed: self._keyed}
+
+    def _keyed(self, event: BlocksKeyed, _engine: EngineState) -> Iterator[Finding]:
         before = self._told.setdefault(event.case, [])
         for other in before:
             if any(event.items.values()) and any(event.keys.values()):
@@ -104,8 +103,7 @@ HASH_INJ = Property(
     sometimes="two items of the same bytes that are not the same",
     evidence=("dynamo PR 8341", "sglang PR 36595", "vLLM issue 55547", "vLLM PR 54283", "LMCache PR 4783"),
     twin="equal items have equal hashes, or no cache would ever hit",
-    monitor=lambda: hash_inj,
-    reads=(MediaHashed,),
+    monitor=lambda: {MediaHashed: hash_inj},
 )
 KEY_PARITY = Property(
     "KEY-PARITY",
@@ -115,6 +113,5 @@ KEY_PARITY = Property(
     sometimes="two components key blocks of a prompt with media",
     evidence=("smg PR 2365", "llm-d-kv-cache issue 411", "llm-d-router issue 2927", "vllm-omni issue 6328"),
     twin="KEY-INJ",
-    monitor=KeyParity,
-    reads=(BlocksKeyed,),
+    monitor=lambda: KeyParity().by_kind(),
 )

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from epdsim.events import EngineStarted, Event
-from epdsim.spec.engine_state import STATE_EVENTS, EngineState
-from epdsim.spec.property import BEYOND, Broken, Finding, Monitor, Property, Reached, Verdict
+from epdsim.spec.engine_state import EngineState
+from epdsim.spec.property import BEYOND, Broken, Finding, Monitor, Property, Reached, Take, Verdict
 
-_Monitors = Sequence[tuple[Verdict, Monitor, frozenset[str]]]
-_Readers = tuple[bool, _Monitors, _Monitors]
-"""Of a kind of events: whether the state of engines follows from it, who reads it, and who of these is asked without media."""
+_Readers = list[tuple[Verdict, Take]]
 
 
 @dataclass(slots=True)
@@ -21,20 +20,28 @@ class _Sender:
     Attributes:
         monitors: All that judge it.
         engine: Its state.
-        readers: Of those kinds of events that it has sent.
+        follow: By kind of event, how its state follows from it.
+        readers: By kinds of events that it has sent, who takes them.
+        readers_of_text: Who of these is asked as long as no media have come.
     """
 
     monitors: Sequence[tuple[Property, Verdict, Monitor]]
-    engine: EngineState = field(default_factory=EngineState)
+    engine: EngineState
+    follow: dict[type[Event], Callable[[Any], None]]
     readers: dict[type[Event], _Readers] = field(default_factory=dict[type[Event], _Readers])
+    readers_of_text: dict[type[Event], _Readers] = field(default_factory=dict[type[Event], _Readers])
 
-    def find_readers(self, kind: type[Event]) -> _Readers:
-        reading = [one for one in self.monitors if not one[0].reads or kind in one[0].reads]
-        told = [(one, (verdict, monitor, _copes(one))) for one, verdict, monitor in reading]
-        readers = [reader for _, reader in told]
-        readers_of_text = [reader for one, reader in told if not one.of_media]
-        found = self.readers[kind] = kind in STATE_EVENTS, readers, readers_of_text
-        return found
+    def find_readers(self, kind: type[Event]) -> None:
+        """Of a kind that it has not sent before; what is beyond its events stands fast, for it began with that."""
+        readers: _Readers = []
+        readers_of_text: _Readers = []
+        self.readers[kind], self.readers_of_text[kind] = readers, readers_of_text
+        for one, verdict, monitor in self.monitors:
+            take = monitor.get(kind) or monitor.get(Event)
+            if take is not None and _copes(one).issuperset(self.engine.beyond):
+                readers.append((verdict, take))
+                if not one.of_media:
+                    readers_of_text.append((verdict, take))
 
 
 def _copes(one: Property) -> frozenset[str]:
@@ -45,7 +52,7 @@ def _copes(one: Property) -> frozenset[str]:
 class Judge:
     """Folds the monitors of some properties over one run; it is a sink of events.
 
-    Events are looked at as they come and not kept, and each goes to those monitors only that read its kind. What is said
+    Events are looked at as they come and not kept, and each goes to those monitors only that take its kind. What is said
     of one engine is judged by monitors of its own, and by new ones when it begins again: what it held before it was lost is gone.
 
     Args:
@@ -58,41 +65,43 @@ class Judge:
     def __init__(self, properties: Iterable[Property]) -> None:
         self._judged = [one for one in properties if one.monitor is not None]
         self._verdicts = {one.id: Verdict(one.id) for one in self._judged}
-        self._of_the_run: Mapping[str, Monitor] = {
-            one.id: one.monitor() for one in self._judged if one.monitor is not None and one.level != "engine"
-        }
+        self._of_the_run = {one.id: one.make_monitor() for one in self._judged if one.level != "engine"}
         self._senders: dict[str, _Sender] = {}
         self.num_events = 0
 
     def __call__(self, event: Event) -> None:
         """Take one event."""
+        kind = event.__class__
         sender = self._senders.get(event.instance)
-        if sender is None or event.__class__ is EngineStarted:
-            sender = self._senders[event.instance] = _Sender(list(self._monitors()))
-        moves_state, readers, readers_of_text = sender.readers.get(event.__class__) or sender.find_readers(
-            event.__class__
-        )
-        if moves_state or readers:
-            engine = sender.engine
-            if moves_state:
-                engine.take(event)
-            for verdict, monitor, copes in readers if engine.has_media else readers_of_text:
-                if engine.beyond and not copes.issuperset(engine.beyond):
-                    continue
-                for finding in monitor(event, engine):
-                    if finding.__class__ is Reached:
-                        verdict.num_reached += 1
-                    else:
-                        self._note(verdict, finding)
+        if sender is None or kind is EngineStarted:
+            sender = self._begin(event.instance)
+        engine = sender.engine
+        follow = sender.follow.get(kind)
+        if follow is not None:
+            follow(event)
+        if kind not in sender.readers:
+            sender.find_readers(kind)
+        for verdict, take in (sender.readers if engine.has_media else sender.readers_of_text)[kind]:
+            found = take(event, engine)
+            if found is not None:
+                for finding in found:
+                    self._note(verdict, finding)
         self.num_events += 1
+
+    def _begin(self, instance: str) -> _Sender:
+        engine = EngineState()
+        sender = self._senders[instance] = _Sender(list(self._monitors()), engine, engine.follow_by_kind())
+        return sender
 
     def _monitors(self) -> Iterable[tuple[Property, Verdict, Monitor]]:
         """Those of an instance that begins."""
         for one in self._judged:
-            assert one.monitor is not None, "those without are passed over"
-            yield one, self._verdicts[one.id], self._of_the_run.get(one.id) or one.monitor()
+            yield one, self._verdicts[one.id], self._of_the_run.get(one.id) or one.make_monitor()
 
     def _note(self, verdict: Verdict, finding: Finding) -> None:
+        if isinstance(finding, Reached):
+            verdict.num_reached += 1
+            return
         assert isinstance(finding, Broken), "there are two kinds of findings"
         verdict.num_broken += 1
         if verdict.first is None:

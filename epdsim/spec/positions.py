@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from epdsim.events import Event, PositionsComputed
+from epdsim.events import PositionsComputed
 from epdsim.spec.engine_state import EngineState
-from epdsim.spec.property import Broken, Finding, Property, Reached
+from epdsim.spec.property import Broken, Finding, Monitor, Property, Reached
 
 _HOW = {
     "chunk": "in a chunk",
@@ -28,10 +28,11 @@ class _Compared:
         self._ways = ways
         self._whole: dict[str, PositionsComputed] = {}
 
-    def __call__(self, event: Event, _engine: EngineState) -> Iterator[Finding]:
+    def by_kind(self) -> Monitor:
         """Compare token by token."""
-        if not isinstance(event, PositionsComputed):
-            return
+        return {PositionsComputed: self._computed}
+
+    def _computed(self, event: PositionsComputed, _engine: EngineState) -> Iterator[Finding]:
         if event.how == "whole":
             self._whole[event.case] = event
             return
@@ -85,8 +86,7 @@ PROPERTIES = (
         "protocol",
         sometimes="a prompt with media of M-RoPE or XD-RoPE, computed otherwise than as a whole",
         evidence=("smg PR 2366", "dynamo PR 5281", "TensorRT-LLM PR 15661", "vLLM PR 46086"),
-        monitor=lambda: _Compared(("chunk", "resumed", "metadata", "turn")),
-        reads=(PositionsComputed,),
+        monitor=lambda: _Compared(("chunk", "resumed", "metadata", "turn")).by_kind(),
     ),
     Property(
         "POS-SUFFIX",
@@ -96,7 +96,6 @@ PROPERTIES = (
         sometimes="a covered item of M-RoPE or XD-RoPE",
         evidence=("vLLM PR 53456",),
         twin="STRIP-MAX",
-        monitor=lambda: _Compared(("stripped",)),
-        reads=(PositionsComputed,),
+        monitor=lambda: _Compared(("stripped",)).by_kind(),
     ),
 )

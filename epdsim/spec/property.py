@@ -1,8 +1,8 @@
 """What a property is: one statement that judges every system, told by a monitor over events.
 
-A monitor is a fold: it takes events one at a time, with the state of the engines that sent them, and yields findings. `Reached`
-says that the property's premise held once (its *sometimes*), `Broken` that the statement did not. A property whose premise was
-never reached is inconclusive, not held.
+A monitor is a fold: it takes events one at a time, each kind by a function of its own, with the state of the engines that sent
+them, and returns findings. `Reached` says that the property's premise held once (its *sometimes*), `Broken` that the statement did
+not. A property whose premise was never reached is inconclusive, not held.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
 from epdsim.events import Event
 from epdsim.spec.engine_state import EngineState
@@ -45,8 +45,14 @@ class Broken:
 
 
 Finding = Reached | Broken
-Monitor = Callable[[Event, EngineState], Iterable[Finding]]
-"""Takes an event and the state of the engine that it comes from, the event taken into account; yields what it finds."""
+Take = Callable[[Any, EngineState], Iterable[Finding] | None]
+"""Takes an event and the state of the engine that it comes from, the event taken into account; returns what it finds, if anything.
+
+Most events show nothing, and every run asks about each of them: where it matters, it returns None or a list, for a generator costs
+as much as all the rest of a call.
+"""
+Monitor = Mapping[type[Event], Take]
+"""By kind of event what takes it: all other kinds are kept from it. Of the kind `Event` stands what takes every kind."""
 
 BEYOND = frozenset({"sessions", "stops", "pauses", "drafts", "transfers", "pull", "cross attention", "encoding alone"})
 """What events of an engine do not tell in full, so far."""
@@ -76,9 +82,8 @@ class Property:
         evidence: Public defects that break it, and where the statement comes from.
         sometimes: The premise that a run must have reached.
         twin: The property, or the part of the statement, that says when too little is wrong too.
-        monitor: Makes its monitor, one for the run, or at level `"engine"` one for each engine from its beginning on; None when no
-            monitor judges it.
-        reads: Kinds of events that its monitor looks at, all others are kept from it; empty for every kind.
+        monitor: Makes its monitor, one for the run, or at level `"engine"` one for each engine from its beginning on; a function
+            alone takes every kind of event. None when no monitor judges it.
         of_media: Whether it speaks of media items only, so that an engine that was never sent one cannot break it.
         stands_as: Tests that judge it where runs are compared as wholes, which no monitor of one run can, as `file::test`; the last
             of them plants a bug and shows that it is caught.
@@ -95,8 +100,7 @@ class Property:
     kind: Literal["always", "sometimes", "eventually"] = "always"
     evidence: tuple[str, ...] = ()
     twin: str = ""
-    monitor: Callable[[], Monitor] | None = None
-    reads: tuple[type[Event], ...] = ()
+    monitor: Callable[[], Monitor | Take] | None = None
     of_media: bool = False
     stands_as: tuple[str, ...] = ()
     not_judged: str = ""
@@ -107,6 +111,12 @@ class Property:
         ways = [self.monitor is not None, bool(self.stands_as), bool(self.not_judged)]
         assert sum(ways) == 1, f"{self.id} has a monitor, or tests, or says why it has neither"
         assert self.monitor is None or self.sometimes, f"{self.id} says when its premise is reached"
+
+    def make_monitor(self) -> Monitor:
+        """A new monitor, without any event taken."""
+        assert self.monitor is not None, "it has one"
+        made = self.monitor()
+        return {Event: made} if callable(made) else made
 
     @property
     def family(self) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from epdsim.events import Event, InputQueued, ItemInfo, RequestQueued, SessionSeen
+from epdsim.events import InputQueued, ItemInfo, RequestQueued, SessionSeen
 from epdsim.spec.engine_state import EngineState
-from epdsim.spec.property import BEYOND, Broken, Finding, Property, Reached
+from epdsim.spec.property import BEYOND, Broken, Finding, Monitor, Property, Reached
 
 _Input = tuple[Sequence[int], Sequence[ItemInfo]]
 """Tokens, and items with offsets within them."""
@@ -18,21 +18,26 @@ class SesEq:
     def __init__(self) -> None:
         self._inputs: dict[str, list[_Input]] = {}
 
-    def __call__(self, event: Event, engine: EngineState) -> Iterator[Finding]:
+    def by_kind(self) -> Monitor:
         """Compare what a session holds with what it was given, and its keys with those of one request."""
-        if isinstance(event, RequestQueued):
-            if "sessions" not in engine.beyond:
-                return
+        return {RequestQueued: self._begins, InputQueued: self._goes_on, SessionSeen: self._seen}
+
+    def _begins(self, event: RequestQueued, engine: EngineState) -> None:
+        if "sessions" in engine.beyond:
             self._inputs[event.request_id] = [(event.prompt_token_ids, event.items)]
-        elif isinstance(event, InputQueued):
-            if event.request_id in self._inputs and event.prompt_token_ids:
-                self._inputs[event.request_id].append((event.prompt_token_ids, event.items))
-        elif isinstance(event, SessionSeen) and event.request_id in self._inputs:
-            if event.items:
-                yield Reached(f"{event.request_id} has taken in another input, and has media")
-            told = _misplaced(event, self._inputs[event.request_id]) or _miskeyed(event)
-            if told:
-                yield Broken(f"{event.request_id} {told}", (event.request_id,))
+
+    def _goes_on(self, event: InputQueued, _engine: EngineState) -> None:
+        if event.request_id in self._inputs and event.prompt_token_ids:
+            self._inputs[event.request_id].append((event.prompt_token_ids, event.items))
+
+    def _seen(self, event: SessionSeen, _engine: EngineState) -> Iterator[Finding]:
+        if event.request_id not in self._inputs:
+            return
+        if event.items:
+            yield Reached(f"{event.request_id} has taken in another input, and has media")
+        told = _misplaced(event, self._inputs[event.request_id]) or _miskeyed(event)
+        if told:
+            yield Broken(f"{event.request_id} {told}", (event.request_id,))
 
 
 def _misplaced(event: SessionSeen, given: Sequence[_Input]) -> str:
@@ -74,8 +79,7 @@ SES_EQ = Property(
     "engine",
     sometimes="a session with media takes in another input",
     evidence=("vLLM PR 49448", "vLLM issue 42489", "sglang PR 33716"),
-    monitor=SesEq,
-    reads=(RequestQueued, InputQueued, SessionSeen),
+    monitor=lambda: SesEq().by_kind(),
     copes=BEYOND,
     exempt={
         "recorded": "recordings tell what a session decides and not what it holds",

@@ -5,11 +5,8 @@ What is kept of a request is forgotten when it ends, so that a long run can be j
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from epdsim.events import (
     Admitted,
-    Event,
     FirstToken,
     KvTransferred,
     LegSent,
@@ -21,11 +18,14 @@ from epdsim.events import (
 )
 from epdsim.spec.capacity import SimCap
 from epdsim.spec.engine_state import EngineState
-from epdsim.spec.property import Broken, Finding, Property, Reached
+from epdsim.spec.property import Broken, Finding, Monitor, Property, Reached
 from epdsim.spec.stations import SimFair, SimLittle
 
-_OF_A_REQUEST = (Rendered, LegSent, Admitted, KvTransferred, FirstToken, RequestFinished, RequestFailed)
+_OfARequest = (
+    RequestArrived | Rendered | LegSent | Admitted | KvTransferred | FirstToken | RequestFinished | RequestFailed
+)
 _ENDS = Reached("a request ends")
+_AN_END = (_ENDS,)
 MOST_STEPS_AT_ONCE = 10_000
 """Steps of one engine, one after the other, in which no time passes, that count as spinning."""
 
@@ -37,64 +37,111 @@ class SimBooks:
         self._alive: set[str] = set()
         self._is_fleet = False
 
-    def __call__(self, event: Event, _engine: EngineState) -> Iterator[Finding]:
+    def by_kind(self) -> Monitor:
         """Each request is in exactly one book."""
-        if isinstance(event, RequestArrived):
-            self._is_fleet = True
-            if event.request_id in self._alive:
-                yield Broken(f"{event.request_id} arrives a second time", (event.request_id,))
-            self._alive.add(event.request_id)
-            return
+        return {
+            RequestArrived: self._arrives,
+            Rendered: self._goes_on,
+            FirstToken: self._goes_on,
+            RequestFinished: self._ends,
+            RequestFailed: self._ends,
+        }
+
+    def _arrives(self, event: RequestArrived, _engine: EngineState) -> tuple[Finding, ...] | None:
+        self._is_fleet = True
+        request_id = event.request_id
+        if request_id in self._alive:
+            return (Broken(f"{request_id} arrives a second time", (request_id,)),)
+        self._alive.add(request_id)
+        return None
+
+    def _goes_on(self, event: Rendered | FirstToken, _engine: EngineState) -> tuple[Finding, ...] | None:
+        request_id = event.request_id
         # A single engine tells of requests that no fleet injected.
-        if not self._is_fleet:
-            return
-        if isinstance(event, (RequestFinished, RequestFailed)):
-            yield _ENDS
-            if event.request_id not in self._alive:
-                yield Broken(f"{event.request_id} ends, and it is not in the system", (event.request_id,))
-            self._alive.discard(event.request_id)
-        elif isinstance(event, (Rendered, FirstToken)) and event.request_id not in self._alive:
-            yield Broken(
-                f"{type(event).__name__} of {event.request_id}, which is not in the system", (event.request_id,)
-            )
+        if request_id in self._alive or not self._is_fleet:
+            return None
+        return (Broken(f"{type(event).__name__} of {request_id}, which is not in the system", (request_id,)),)
+
+    def _ends(self, event: RequestFinished | RequestFailed, _engine: EngineState) -> tuple[Finding, ...] | None:
+        request_id = event.request_id
+        if request_id in self._alive:
+            self._alive.discard(request_id)
+            return _AN_END
+        told = f"{request_id} ends, and it is not in the system"
+        return (_ENDS, Broken(told, (request_id,))) if self._is_fleet else None
 
 
 class SimOrder:
     """SIM-ORDER."""
 
     def __init__(self) -> None:
-        self._last: dict[str, tuple[float, str]] = {}
+        self._last: dict[str, _OfARequest] = {}
         self._first: set[str] = set()
         self._handed_over: set[str] = set()
 
-    def __call__(self, event: Event, _engine: EngineState) -> Iterator[Finding]:
+    def by_kind(self) -> Monitor:
         """Stages of one request follow each other in time."""
-        if isinstance(event, RequestArrived):
-            self._last[event.request_id] = event.time_ms, "RequestArrived"
-            return
-        if not isinstance(event, _OF_A_REQUEST) or event.request_id not in self._last:
-            return
-        request_id, name = event.request_id, type(event).__name__
-        before_ms, before = self._last[request_id]
-        if event.time_ms < before_ms:
-            told = f"{name} of {request_id} at {event.time_ms} ms, and {before} was at {before_ms} ms"
-            yield Broken(told, (request_id,))
-        self._last[request_id] = event.time_ms, name
-        if isinstance(event, KvTransferred):
-            self._handed_over.add(request_id)
-        elif isinstance(event, FirstToken):
-            self._first.add(request_id)
-        elif isinstance(event, Admitted) and event.num_remote_tokens and request_id not in self._handed_over:
-            yield Broken(f"{request_id} is admitted with a KV cache that has not arrived", (request_id,))
-        elif isinstance(event, (RequestFinished, RequestFailed)):
-            yield from self._ends(event)
+        return {
+            RequestArrived: self._arrives,
+            Rendered: self._goes_on,
+            LegSent: self._goes_on,
+            Admitted: self._admitted,
+            KvTransferred: self._handed,
+            FirstToken: self._first_token,
+            RequestFinished: self._finished,
+            RequestFailed: self._failed,
+        }
 
-    def _ends(self, event: RequestFinished | RequestFailed) -> Iterator[Finding]:
+    def _arrives(self, event: RequestArrived, _engine: EngineState) -> None:
+        self._last[event.request_id] = event
+
+    def _goes_on(self, event: _OfARequest, _engine: EngineState) -> list[Finding] | None:
+        """None for a request that nobody saw arrive."""
         request_id = event.request_id
-        if isinstance(event, RequestFinished):
-            yield _ENDS
-            if event.output_tokens and request_id not in self._first:
-                yield Broken(f"{request_id} ends before its first token", (request_id,))
+        before = self._last.get(request_id)
+        if before is None:
+            return None
+        self._last[request_id] = event
+        if event.time_ms >= before.time_ms:
+            return []
+        was = f"{type(before).__name__} was at {before.time_ms} ms"
+        return [Broken(f"{type(event).__name__} of {request_id} at {event.time_ms} ms, and {was}", (request_id,))]
+
+    def _handed(self, event: KvTransferred, engine: EngineState) -> list[Finding] | None:
+        found = self._goes_on(event, engine)
+        if found is not None:
+            self._handed_over.add(event.request_id)
+        return found
+
+    def _first_token(self, event: FirstToken, engine: EngineState) -> list[Finding] | None:
+        found = self._goes_on(event, engine)
+        if found is not None:
+            self._first.add(event.request_id)
+        return found
+
+    def _admitted(self, event: Admitted, engine: EngineState) -> list[Finding] | None:
+        found = self._goes_on(event, engine)
+        if found is not None and event.num_remote_tokens and event.request_id not in self._handed_over:
+            told = f"{event.request_id} is admitted with a KV cache that has not arrived"
+            found.append(Broken(told, (event.request_id,)))
+        return found
+
+    def _finished(self, event: RequestFinished, engine: EngineState) -> list[Finding] | None:
+        found = self._goes_on(event, engine)
+        if found is not None:
+            found.append(_ENDS)
+            if event.output_tokens and event.request_id not in self._first:
+                found.append(Broken(f"{event.request_id} ends before its first token", (event.request_id,)))
+            self._forget(event.request_id)
+        return found
+
+    def _failed(self, event: RequestFailed, engine: EngineState) -> list[Finding] | None:
+        found = self._goes_on(event, engine)
+        if found is not None:
+            self._forget(event.request_id)
+        return found
+
+    def _forget(self, request_id: str) -> None:
         del self._last[request_id]
         self._first.discard(request_id)
         self._handed_over.discard(request_id)
@@ -106,17 +153,30 @@ class SimProg:
     def __init__(self) -> None:
         self._at_once: dict[str, int] = {}
 
-    def __call__(self, event: Event, _engine: EngineState) -> Iterator[Finding]:
+    def by_kind(self) -> Monitor:
         """Everybody is moved by something until the end, and steps take time."""
-        if isinstance(event, StepFinished):
-            count = 0 if event.duration_ms > 0 else self._at_once.get(event.instance, 0) + 1
-            self._at_once[event.instance] = count
-            if count == MOST_STEPS_AT_ONCE:
-                yield Broken(f"{event.instance} takes {count} steps, and it is still {event.time_ms} ms")
-        elif isinstance(event, RequestFinished):
-            yield _ENDS
-        elif isinstance(event, RequestFailed) and event.stuck:
-            yield Broken(f"{event.request_id} waits for nothing: {event.reason}", (event.request_id,))
+        return {StepFinished: self._step, RequestFinished: _finished, RequestFailed: _failed}
+
+    def _step(self, event: StepFinished, _engine: EngineState) -> tuple[Finding, ...] | None:
+        if event.duration_ms > 0:
+            self._at_once.pop(event.instance, None)
+            return None
+        count = self._at_once[event.instance] = self._at_once.get(event.instance, 0) + 1
+        if count != MOST_STEPS_AT_ONCE:
+            return None
+        return (Broken(f"{event.instance} takes {count} steps, and it is still {event.time_ms} ms"),)
+
+
+def _finished(_event: RequestFinished, _engine: EngineState) -> tuple[Finding, ...]:
+    """SIM-PROG of a request that ends well."""
+    return _AN_END
+
+
+def _failed(event: RequestFailed, _engine: EngineState) -> tuple[Finding, ...] | None:
+    """SIM-PROG of a request that does not."""
+    if not event.stuck:
+        return None
+    return (Broken(f"{event.request_id} waits for nothing: {event.reason}", (event.request_id,)),)
 
 
 PROPERTIES = (
@@ -126,8 +186,7 @@ PROPERTIES = (
         "A rate is computed over requests that are counted twice, or not at all.",
         "fleet",
         sometimes="a request ends",
-        monitor=SimBooks,
-        reads=(RequestArrived, Rendered, FirstToken, RequestFinished, RequestFailed),
+        monitor=lambda: SimBooks().by_kind(),
     ),
     Property(
         "SIM-CAP",
@@ -136,8 +195,7 @@ PROPERTIES = (
         "A simulated instance does the work of two.",
         "fleet",
         sometimes="a step is told by an engine that told its settings",
-        monitor=SimCap,
-        reads=SimCap.reads,
+        monitor=lambda: SimCap().by_kind(),
     ),
     Property(
         "SIM-ORDER",
@@ -145,8 +203,7 @@ PROPERTIES = (
         "Latencies come out negative or too small.",
         "fleet",
         sometimes="a request goes all the way",
-        monitor=SimOrder,
-        reads=(RequestArrived, *_OF_A_REQUEST),
+        monitor=lambda: SimOrder().by_kind(),
     ),
     Property(
         "SIM-LITTLE",
@@ -155,8 +212,7 @@ PROPERTIES = (
         "fleet",
         sometimes="an engine becomes empty",
         evidence=("Dynamo AISimulate",),
-        monitor=SimLittle,
-        reads=SimLittle.reads,
+        monitor=lambda: SimLittle().by_kind(),
     ),
     Property(
         "SIM-FAIR",
@@ -165,8 +221,7 @@ PROPERTIES = (
         "fleet",
         sometimes="a pool of several has been gone round, or has been idle when a leg came",
         evidence=("BLIS",),
-        monitor=SimFair,
-        reads=SimFair.reads,
+        monitor=lambda: SimFair().by_kind(),
     ),
     Property(
         "SIM-PROG",
@@ -175,8 +230,7 @@ PROPERTIES = (
         "fleet",
         sometimes="a request ends well",
         evidence=("Dynamo", "BLIS"),
-        monitor=SimProg,
-        reads=(StepFinished, RequestFinished, RequestFailed),
+        monitor=lambda: SimProg().by_kind(),
     ),
     Property(
         "SIM-QUEUE",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from epdsim.events import Event, ItemsMerged, MergedItem, MetadataWeighed, RenderedItem, TablesRendered
+from epdsim.events import ItemsMerged, MergedItem, MetadataWeighed, RenderedItem, TablesRendered
 from epdsim.events.protocol import Slot
 from epdsim.spec.engine_state import EngineState
-from epdsim.spec.property import Broken, Finding, Property, Reached
+from epdsim.spec.property import Broken, Finding, Monitor, Property, Reached
 
 Tables = Mapping[str, Sequence[Slot]]
 
@@ -35,9 +35,9 @@ def _tables(event: TablesRendered) -> Iterator[tuple[str, Tables]]:
         yield "mm_metadata", event.mm_metadata
 
 
-def slot_keys(event: Event, _engine: EngineState) -> Iterator[Finding]:
+def slot_keys(event: TablesRendered, _engine: EngineState) -> Iterator[Finding]:
     """SLOT-KEYS."""
-    if not isinstance(event, TablesRendered) or event.refused:
+    if event.refused:
         return
     lights = {m: any(_light(one) for one in items) for m, items in _by_modality(event.items).items()}
     if len(set(lights.values())) > 1:
@@ -48,9 +48,9 @@ def slot_keys(event: Event, _engine: EngineState) -> Iterator[Finding]:
             yield Broken(told, (event.case,))
 
 
-def slot_len(event: Event, _engine: EngineState) -> Iterator[Finding]:
+def slot_len(event: TablesRendered, _engine: EngineState) -> Iterator[Finding]:
     """SLOT-LEN."""
-    if not isinstance(event, TablesRendered) or event.refused:
+    if event.refused:
         return
     for items in _by_modality(event.items).values():
         cached = [one.fields is None for one in items]
@@ -63,9 +63,9 @@ def slot_len(event: Event, _engine: EngineState) -> Iterator[Finding]:
                 yield Broken(f"{name}.{modality} has {len(slots)} slots for {wanted} items", (event.case,))
 
 
-def slot_meta(event: Event, _engine: EngineState) -> Iterator[Finding]:
+def slot_meta(event: TablesRendered, _engine: EngineState) -> Iterator[Finding]:
     """SLOT-META."""
-    if not isinstance(event, TablesRendered) or event.refused or event.permutes or event.kwargs_data is None:
+    if event.refused or event.permutes or event.kwargs_data is None:
         return
     places: dict[str, int] = {}
     for item in event.items:
@@ -86,9 +86,9 @@ def _names(slot: Slot) -> str:
     return "nothing" if slot is None else f"{list(slot)}"
 
 
-def slot_null(event: Event, _engine: EngineState) -> Iterator[Finding]:
+def slot_null(event: ItemsMerged, _engine: EngineState) -> Iterator[Finding]:
     """SLOT-NULL."""
-    if not isinstance(event, ItemsMerged) or not event.is_light or event.refused:
+    if not event.is_light or event.refused:
         return
     for item in event.items:
         if item.rendered is None:
@@ -103,10 +103,8 @@ def slot_null(event: Event, _engine: EngineState) -> Iterator[Finding]:
             )
 
 
-def slot_rt(event: Event, _engine: EngineState) -> Iterator[Finding]:
+def slot_rt(event: ItemsMerged, _engine: EngineState) -> Iterator[Finding]:
     """SLOT-RT."""
-    if not isinstance(event, ItemsMerged):
-        return
     if event.refused:
         yield Broken(f"what was rendered cannot be merged: {event.refused}", (event.case,))
     for item in event.items:
@@ -123,9 +121,9 @@ def slot_rt(event: Event, _engine: EngineState) -> Iterator[Finding]:
             )
 
 
-def proto_rt(event: Event, _engine: EngineState) -> Iterator[Finding]:
+def proto_rt(event: ItemsMerged, _engine: EngineState) -> Iterator[Finding]:
     """PROTO-RT."""
-    if not isinstance(event, ItemsMerged) or event.refused:
+    if event.refused:
         return
     for item in event.items:
         wanted = item.rendered
@@ -149,10 +147,8 @@ def _span(item: RenderedItem | MergedItem) -> str:
     return f"[{span.offset}, {span.offset + span.length}){mask}"
 
 
-def slot_accept(event: Event, _engine: EngineState) -> Iterator[Finding]:
+def slot_accept(event: TablesRendered, _engine: EngineState) -> Iterator[Finding]:
     """SLOT-ACCEPT."""
-    if not isinstance(event, TablesRendered):
-        return
     modalities = sorted({item.modality for item in event.items})
     if len(modalities) > 1:
         yield Reached("mixed modalities")
@@ -168,9 +164,12 @@ class SlotOrder:
     def __init__(self) -> None:
         self._base: dict[str, TablesRendered] = {}
 
-    def __call__(self, event: Event, _engine: EngineState) -> Iterator[Finding]:
+    def by_kind(self) -> Monitor:
         """Compare a permuted case with its base."""
-        if not isinstance(event, TablesRendered) or event.refused:
+        return {TablesRendered: self._rendered}
+
+    def _rendered(self, event: TablesRendered, _engine: EngineState) -> Iterator[Finding]:
+        if event.refused:
             return
         base = self._base.get(event.permutes)
         if not event.permutes:
@@ -189,9 +188,9 @@ class SlotOrder:
                     yield Broken(f"{name}.{modality} is not permuted as its items are", (event.case,))
 
 
-def slot_fallback(event: Event, _engine: EngineState) -> Iterator[Finding]:
+def slot_fallback(event: TablesRendered, _engine: EngineState) -> Iterator[Finding]:
     """SLOT-FALLBACK."""
-    if not isinstance(event, TablesRendered) or not event.declared_failed:
+    if not event.declared_failed:
         return
     yield Reached("the source of declared fields fails")
     if event.refused:
@@ -204,10 +203,8 @@ ITEM_METADATA_BYTES, GROUP_METADATA_BYTES = 64, 16
 """What the metadata of an item may weigh: for grids and counts of the whole, and for the time or place of each frame or tile."""
 
 
-def slot_min(event: Event, _engine: EngineState) -> Iterator[Finding]:
+def slot_min(event: MetadataWeighed, _engine: EngineState) -> Iterator[Finding]:
     """SLOT-MIN."""
-    if not isinstance(event, MetadataWeighed):
-        return
     # A group has a patch at least.
     most = ITEM_METADATA_BYTES + GROUP_METADATA_BYTES * min(event.num_groups, event.num_patches)
     if event.fields and event.payload_bytes >= 100 * most:
@@ -228,7 +225,7 @@ PROPERTIES = (
         "protocol",
         sometimes="a modality without any metadata beside one that has some",
         evidence=("vLLM PR 56069",),
-        monitor=lambda: slot_keys,
+        monitor=lambda: {TablesRendered: slot_keys},
     ),
     Property(
         "SLOT-LEN",
@@ -237,7 +234,7 @@ PROPERTIES = (
         "protocol",
         sometimes="a cache hit (null payload) between two items that are none",
         evidence=("vLLM PR 56069",),
-        monitor=lambda: slot_len,
+        monitor=lambda: {TablesRendered: slot_len},
     ),
     Property(
         "SLOT-META",
@@ -247,7 +244,7 @@ PROPERTIES = (
         sometimes="a declared field that is not kept on the CPU, beside a kept one",
         evidence=("vLLM PRs 54659, 52827, 52881",),
         twin="`exactly`: too many fields are wrong too",
-        monitor=lambda: slot_meta,
+        monitor=lambda: {TablesRendered: slot_meta},
     ),
     Property(
         "SLOT-NULL",
@@ -256,7 +253,7 @@ PROPERTIES = (
         "protocol",
         sometimes="an item forwarded with metadata alone, and one with neither",
         evidence=("vLLM PRs 54659, 56069",),
-        monitor=lambda: slot_null,
+        monitor=lambda: {ItemsMerged: slot_null},
     ),
     Property(
         "SLOT-RT",
@@ -265,7 +262,7 @@ PROPERTIES = (
         "protocol",
         sometimes="items with fields (nested, empty and bfloat16 tensors among them)",
         evidence=("vLLM PR 54659",),
-        monitor=lambda: slot_rt,
+        monitor=lambda: {ItemsMerged: slot_rt},
     ),
     Property(
         "PROTO-RT",
@@ -274,7 +271,7 @@ PROPERTIES = (
         "protocol",
         sometimes="an item with an embed mask",
         evidence=("vLLM PR 54548", "smg PR 2365", "TensorRT-LLM PR 12944"),
-        monitor=lambda: proto_rt,
+        monitor=lambda: {ItemsMerged: proto_rt},
     ),
     Property(
         "SLOT-ACCEPT",
@@ -283,7 +280,7 @@ PROPERTIES = (
         "protocol",
         sometimes="a prompt of several modalities",
         evidence=("vLLM PR 56069",),
-        monitor=lambda: slot_accept,
+        monitor=lambda: {TablesRendered: slot_accept},
     ),
     Property(
         "SLOT-ORDER",
@@ -291,7 +288,7 @@ PROPERTIES = (
         "An item's slots depend on its neighbours: a cache hit next to it changes what is sent for it.",
         "protocol",
         sometimes="a permutation that is not the identity",
-        monitor=SlotOrder,
+        monitor=lambda: SlotOrder().by_kind(),
     ),
     Property(
         "SLOT-FALLBACK",
@@ -300,7 +297,7 @@ PROPERTIES = (
         "protocol",
         sometimes="a failure at the first and at a later question",
         evidence=("vLLM PR 54659",),
-        monitor=lambda: slot_fallback,
+        monitor=lambda: {TablesRendered: slot_fallback},
         exempt={"vllm": "the release asks a processor, which no adapter builds; see docs/reference/live-vllm.md"},
     ),
     Property(
@@ -311,6 +308,6 @@ PROPERTIES = (
         sometimes="metadata of an item whose payload is a hundred times the bound",
         evidence=("vLLM PRs 52827, 52881",),
         twin="SLOT-META",
-        monitor=lambda: slot_min,
+        monitor=lambda: {MetadataWeighed: slot_min},
     ),
 )

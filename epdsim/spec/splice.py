@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from epdsim.events import EncoderFed, Event, Gathered, ItemInfo, StepPlanned, StepYielded
+from epdsim.events import EncoderFed, Gathered, ItemInfo, StepPlanned, StepYielded
 from epdsim.spec.encoder import gathers
 from epdsim.spec.engine_state import PAYLOADS, EngineState
-from epdsim.spec.property import Broken, Finding, Property, Reached
+from epdsim.spec.property import Broken, Finding, Monitor, Property, Reached
 
 
 def _embeds(item: ItemInfo, start: int, end: int) -> list[int]:
@@ -24,31 +24,40 @@ class SpliceEq:
         self._to_come = set[tuple[str, int]]()
         self._is_lost = False
 
-    def __call__(self, event: Event, engine: EngineState) -> Iterator[Finding]:
+    def by_kind(self) -> Monitor:
         """Compare what each chunk takes with what stands there, and look at the end of a step whether anything is missing."""
-        match event:
-            case StepPlanned() if engine.started is not None and engine.started.has_workers:
-                self._to_come = set(gathers(event, engine))
-            case EncoderFed():
-                # Without pixels a worker ends: STRIP-AVAIL.
-                if event.payload not in PAYLOADS:
-                    self._is_lost = True
-            case Gathered():
-                self._to_come.discard((event.request_id, event.index))
-                if not event.is_resident:
-                    # As it does without the entry: ENC-HIT.
-                    self._is_lost = True
-                elif event.places:
-                    yield from _judged(event, engine)
-            case StepYielded():
-                for request_id, index in () if self._is_lost else sorted(self._to_come):
-                    yield Broken(
-                        f"step {event.step} computes tokens of item {index} of {request_id}, and nothing is spliced in",
-                        (request_id,),
-                    )
-                self._to_come.clear()
-            case _:
-                pass
+        return {
+            StepPlanned: self._planned,
+            EncoderFed: self._fed,
+            Gathered: self._gathered,
+            StepYielded: self._yielded,
+        }
+
+    def _planned(self, event: StepPlanned, engine: EngineState) -> None:
+        if engine.started is not None and engine.started.has_workers:
+            self._to_come = set(gathers(event, engine))
+
+    def _fed(self, event: EncoderFed, _engine: EngineState) -> None:
+        # Without pixels a worker ends: STRIP-AVAIL.
+        if event.payload not in PAYLOADS:
+            self._is_lost = True
+
+    def _gathered(self, event: Gathered, engine: EngineState) -> Iterator[Finding] | None:
+        self._to_come.discard((event.request_id, event.index))
+        if not event.is_resident:
+            # As it does without the entry: ENC-HIT.
+            self._is_lost = True
+            return None
+        return _judged(event, engine) if event.places else None
+
+    def _yielded(self, event: StepYielded, _engine: EngineState) -> list[Finding]:
+        told = f"step {event.step} computes tokens of item"
+        found: list[Finding] = [
+            Broken(f"{told} {index} of {request_id}, and nothing is spliced in", (request_id,))
+            for request_id, index in (() if self._is_lost else sorted(self._to_come))
+        ]
+        self._to_come.clear()
+        return found
 
 
 def _judged(event: Gathered, engine: EngineState) -> Iterator[Finding]:
@@ -83,8 +92,8 @@ SPLICE_EQ = Property(
         "vllm-ascend issue 6934",
     ),
     twin="ENC-HIT",
-    monitor=SpliceEq,
-    reads=(StepPlanned, EncoderFed, Gathered, StepYielded),
+    monitor=lambda: SpliceEq().by_kind(),
+    of_media=True,
     exempt={
         "recorded": "recordings of schedules tell no worker",
         "simulated": "a fleet has no workers, only what they are sent",

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isclose
-from typing import ClassVar
 
 from epdsim.events import (
     EncodeFinished,
     EncodeSpared,
     EngineStarted,
-    Event,
     FleetStarted,
     InstanceBack,
     InstanceChosen,
@@ -26,7 +24,7 @@ from epdsim.events import (
     StepFinished,
 )
 from epdsim.spec.engine_state import EngineState
-from epdsim.spec.property import Broken, Finding, Reached
+from epdsim.spec.property import Broken, Finding, Monitor, Reached
 
 MOST_TIES = 8
 """Times, one after the other, that one of several idle equals may be chosen."""
@@ -77,59 +75,79 @@ class _Station:
 class SimLittle:
     """SIM-LITTLE."""
 
-    reads: ClassVar[tuple[type[Event], ...]] = (
-        EngineStarted,
-        RequestQueued,
-        StepFinished,
-        PromptComputed,
-        RequestFinished,
-        RequestFailed,
-        RequestAborted,
-        InstanceLost,
-    )
-
     def __init__(self) -> None:
         self._stations: dict[str, _Station] = {}
         self._where: dict[str, list[str]] = {}
 
-    def __call__(self, event: Event, _engine: EngineState) -> Iterator[Finding]:
+    def by_kind(self) -> Monitor:
         """Sum what engines tell of their queues, and beside it the stays of requests."""
-        if isinstance(event, StepFinished):
-            station = self._stations.get(event.instance)
-            if station is not None:
-                station.steps(event)
-        elif isinstance(event, RequestQueued):
-            if event.instance in self._stations:
-                self._stations[event.instance].came.add(event.request_id)
-                self._where.setdefault(event.request_id, []).append(event.instance)
-        elif isinstance(event, EngineStarted) or (isinstance(event, InstanceLost) and event.instance in self._stations):
-            # What is lost with an engine has not stayed: its callers hear of it later.
+        return {
+            EngineStarted: self._begins,
+            RequestQueued: self._queued,
+            StepFinished: self._step,
+            PromptComputed: self._leaves,
+            RequestFinished: self._ends,
+            RequestFailed: self._ends,
+            RequestAborted: self._aborted,
+            InstanceLost: self._lost,
+        }
+
+    def _begins(self, event: EngineStarted, _engine: EngineState) -> None:
+        self._stations[event.instance] = _Station(told_ms=event.time_ms)
+
+    def _lost(self, event: InstanceLost, _engine: EngineState) -> None:
+        """What is lost with an engine has not stayed: its callers hear of it later."""
+        if event.instance in self._stations:
             self._stations[event.instance] = _Station(told_ms=event.time_ms)
-        elif isinstance(event, (RequestFinished, RequestFailed, PromptComputed, RequestAborted)):
-            name = self._leaves(event)
-            if name and self._stations[name].leaves(event.request_id, event.time_ms):
-                yield from self._empty(name, self._stations[name])
 
-    def _leaves(self, event: RequestFinished | RequestFailed | PromptComputed | RequestAborted) -> str:
-        """The engine that a request leaves now; it may be in two at a time."""
-        at = self._where.get(event.request_id, [])
-        name = event.instance if event.instance in at else ""
-        if name:
-            at.remove(name)
-        if isinstance(event, RequestAborted) and name:
-            self._stations[name].aborts(event.request_id, event.time_ms)
-        if not at or isinstance(event, (RequestFinished, RequestFailed)):
-            self._where.pop(event.request_id, None)
-        return name
+    def _step(self, event: StepFinished, _engine: EngineState) -> None:
+        station = self._stations.get(event.instance)
+        if station is not None:
+            station.steps(event)
 
-    def _empty(self, name: str, station: _Station) -> Iterator[Finding]:
-        yield Reached(f"{name} is empty")
-        if not isclose(station.area_ms, station.stays_ms, rel_tol=1e-9, abs_tol=1e-6):
-            yield Broken(
-                f"{name} is empty at {station.told_ms} ms: the requests that it told of come to {station.area_ms} ms over time, "
-                f"their stays to {station.stays_ms} ms"
-            )
-        station.area_ms = station.stays_ms = 0.0
+    def _queued(self, event: RequestQueued, _engine: EngineState) -> None:
+        station = self._stations.get(event.instance)
+        if station is not None:
+            station.came.add(event.request_id)
+            self._where.setdefault(event.request_id, []).append(event.instance)
+
+    def _ends(self, event: RequestFinished | RequestFailed, engine: EngineState) -> tuple[Finding, ...] | None:
+        found = self._leaves(event, engine)
+        self._where.pop(event.request_id, None)
+        return found
+
+    def _aborted(self, event: RequestAborted, engine: EngineState) -> tuple[Finding, ...] | None:
+        if event.instance in self._where.get(event.request_id, ()):
+            self._stations[event.instance].aborts(event.request_id, event.time_ms)
+        return self._leaves(event, engine)
+
+    def _leaves(
+        self, event: PromptComputed | RequestFinished | RequestFailed | RequestAborted, _engine: EngineState
+    ) -> tuple[Finding, ...] | None:
+        """A request leaves an engine; it may be in two at a time."""
+        request_id, name = event.request_id, event.instance
+        at = self._where.get(request_id)
+        if at is None or name not in at:
+            return None
+        at.remove(name)
+        if not at:
+            del self._where[request_id]
+        station = self._stations[name]
+        return _empty(name, station) if station.leaves(request_id, event.time_ms) else None
+
+
+def _empty(name: str, station: _Station) -> tuple[Finding, ...]:
+    """SIM-LITTLE of an engine in which nobody is left."""
+    area_ms, stays_ms = station.area_ms, station.stays_ms
+    station.area_ms = station.stays_ms = 0.0
+    reached = Reached(f"{name} is empty")
+    if isclose(area_ms, stays_ms, rel_tol=1e-9, abs_tol=1e-6):
+        return (reached,)
+    told = (
+        f"{name} is empty at {station.told_ms} ms: the requests that it told of come to {area_ms} ms over time, "
+        f"their stays to {stays_ms} ms"
+    )
+    return reached, Broken(told)
 
 
 @dataclass(slots=True)
@@ -155,94 +173,122 @@ class _Pool:
     ties: int = 0
 
 
+_NOWHERE: dict[str, _Pool] = {}
+
+
 class SimFair:
     """SIM-FAIR."""
-
-    reads: ClassVar[tuple[type[Event], ...]] = (
-        FleetStarted,
-        InstanceChosen,
-        LegSent,
-        LegRetried,
-        EncodeFinished,
-        EncodeSpared,
-        PromptComputed,
-        RequestFinished,
-        RequestFailed,
-        InstanceLost,
-        InstanceBack,
-    )
 
     def __init__(self) -> None:
         self._pools: dict[str, _Pool] = {}
         self._at: dict[str, dict[str, _Pool]] = {}
         self._ahead: dict[str, set[tuple[str, str]]] = {}
 
-    def __call__(self, event: Event, _engine: EngineState) -> Iterator[Finding]:
+    def by_kind(self) -> Monitor:
         """Follow who is chosen."""
-        if isinstance(event, FleetStarted):
-            self._pools = {
-                leg: _Pool(names, event.routers.get(leg, event.router)) for leg, names in event.pools.items()
-            }
-        elif isinstance(event, (EncodeFinished, EncodeSpared)):
-            if "encode" in self._pools:
-                self._pools["encode"].outstanding -= len(event.mm_hashes)
-        elif isinstance(event, PromptComputed):
-            self._answered(event.request_id, "prefill")
-        elif isinstance(event, LegRetried) and event.leg == "encode":
-            # The engine that was chosen before encode stays chosen.
-            ahead = self._ahead.get(event.request_id, set())
-            ahead.difference_update([one for one in ahead if one[0] == "encode"])
-        elif isinstance(event, (RequestFinished, RequestFailed, LegRetried)):
-            self._ahead.pop(event.request_id, None)
-            self._answered(event.request_id, *self._pools)
-        elif isinstance(event, InstanceChosen) and (pool := self._pools.get(event.leg)) is not None:
-            self._ahead.setdefault(event.request_id, set()).add((event.leg, event.to))
-            yield from self._chosen(event, pool)
-            # An item that is chosen for is sent at once; its leg is told apart.
-            pool.outstanding += event.leg == "encode"
-        elif isinstance(event, LegSent) and (pool := self._pools.get(event.leg)) is not None:
-            yield from self._sent(event, pool)
-        elif isinstance(event, (InstanceLost, InstanceBack)):
-            for pool in self._pools.values():
-                if event.instance in pool.names:
-                    (pool.lost.add if isinstance(event, InstanceLost) else pool.lost.discard)(event.instance)
-                    pool.served.clear()
+        return {
+            FleetStarted: self._fleet,
+            InstanceChosen: self._instance_chosen,
+            LegSent: self._sent,
+            LegRetried: self._retried,
+            EncodeFinished: self._encoded,
+            EncodeSpared: self._encoded,
+            PromptComputed: self._prompt_computed,
+            RequestFinished: self._ends,
+            RequestFailed: self._ends,
+            InstanceLost: self._lost,
+            InstanceBack: self._back,
+        }
 
-    def _sent(self, event: LegSent, pool: _Pool) -> Iterator[Finding]:
-        is_ahead = (event.leg, event.to) in self._ahead.get(event.request_id, ())
+    def _fleet(self, event: FleetStarted, _engine: EngineState) -> None:
+        self._pools = {leg: _Pool(names, event.routers.get(leg, event.router)) for leg, names in event.pools.items()}
+
+    def _encoded(self, event: EncodeFinished | EncodeSpared, _engine: EngineState) -> None:
+        if "encode" in self._pools:
+            self._pools["encode"].outstanding -= len(event.mm_hashes)
+
+    def _prompt_computed(self, event: PromptComputed, _engine: EngineState) -> None:
+        self._answered(event.request_id, "prefill")
+
+    def _retried(self, event: LegRetried, engine: EngineState) -> None:
         if event.leg != "encode":
+            self._ends(event, engine)
+        elif (ahead := self._ahead.get(event.request_id)) is not None:
+            # The engine that was chosen before encode stays chosen.
+            ahead.difference_update([one for one in ahead if one[0] == "encode"])
+
+    def _ends(self, event: RequestFinished | RequestFailed | LegRetried, _engine: EngineState) -> None:
+        self._ahead.pop(event.request_id, None)
+        for pool in self._at.pop(event.request_id, _NOWHERE).values():
+            pool.outstanding -= 1
+
+    def _instance_chosen(self, event: InstanceChosen, _engine: EngineState) -> list[Finding] | None:
+        pool = self._pools.get(event.leg)
+        if pool is None:
+            return None
+        self._ahead.setdefault(event.request_id, set()).add((event.leg, event.to))
+        found = _chosen(event, pool)
+        # An item that is chosen for is sent at once; its leg is told apart.
+        pool.outstanding += event.leg == "encode"
+        return found
+
+    def _sent(self, event: LegSent, _engine: EngineState) -> list[Finding] | None:
+        leg, request_id = event.leg, event.request_id
+        pool = self._pools.get(leg)
+        if pool is None:
+            return None
+        is_ahead = bool(self._ahead) and (leg, event.to) in self._ahead.get(request_id, ())
+        if leg != "encode":
             # Decode comes after prefill, unless it comes first, when there is no prefill to be answered.
-            self._answered(event.request_id, event.leg, *(["prefill"] if event.leg == "decode" else []))
-            self._at.setdefault(event.request_id, {})[event.leg] = pool
-        if not is_ahead:
-            yield from self._chosen(event, pool)
-        pool.outstanding += event.leg != "encode" or not is_ahead
+            self._answered(request_id, leg)
+            if leg == "decode":
+                self._answered(request_id, "prefill")
+            self._at.setdefault(request_id, {})[leg] = pool
+        found = None if is_ahead else _chosen(event, pool)
+        pool.outstanding += leg != "encode" or not is_ahead
+        return found
 
-    def _answered(self, request_id: str, *legs: str) -> None:
-        at = self._at.get(request_id, {})
-        for leg in legs:
-            pool = at.pop(leg, None)
-            if pool is not None:
-                pool.outstanding -= 1
-        if not at:
-            self._at.pop(request_id, None)
-
-    def _chosen(self, event: LegSent | InstanceChosen, pool: _Pool) -> Iterator[Finding]:
-        if len(pool.names) < 2 or pool.lost:
+    def _answered(self, request_id: str, leg: str) -> None:
+        at = self._at.get(request_id)
+        if at is None or leg not in at:
             return
-        if pool.router == "round_robin":
-            if event.to in pool.served:
-                told = f"{event.to} takes a second {event.leg} leg before {len(pool.names) - len(pool.served)} others had one"
-                yield Broken(told, (event.request_id,))
-            pool.served.add(event.to)
-            if len(pool.served) == len(pool.names):
-                yield Reached(f"a round of {event.leg} legs")
+        at.pop(leg).outstanding -= 1
+        if not at:
+            del self._at[request_id]
+
+    def _lost(self, event: InstanceLost, _engine: EngineState) -> None:
+        for pool in self._pools.values():
+            if event.instance in pool.names:
+                pool.lost.add(event.instance)
                 pool.served.clear()
-        elif pool.router == "least_loaded" and not pool.outstanding:
-            yield Reached(f"a tie among idle instances for {event.leg}")
-            pool.ties = pool.ties + 1 if event.to == pool.last else 1
-            pool.last = event.to
-            if pool.ties > MOST_TIES:
-                yield Broken(
-                    f"of {len(pool.names)} idle instances {event.to} takes the {event.leg} leg {pool.ties} times on end"
-                )
+
+    def _back(self, event: InstanceBack, _engine: EngineState) -> None:
+        for pool in self._pools.values():
+            if event.instance in pool.names:
+                pool.lost.discard(event.instance)
+                pool.served.clear()
+
+
+def _chosen(event: LegSent | InstanceChosen, pool: _Pool) -> list[Finding] | None:
+    """SIM-FAIR of one choice."""
+    if len(pool.names) < 2 or pool.lost:
+        return None
+    found: list[Finding] = []
+    if pool.router == "round_robin":
+        if event.to in pool.served:
+            told = (
+                f"{event.to} takes a second {event.leg} leg before {len(pool.names) - len(pool.served)} others had one"
+            )
+            found.append(Broken(told, (event.request_id,)))
+        pool.served.add(event.to)
+        if len(pool.served) == len(pool.names):
+            found.append(Reached(f"a round of {event.leg} legs"))
+            pool.served.clear()
+    elif pool.router == "least_loaded" and not pool.outstanding:
+        found.append(Reached(f"a tie among idle instances for {event.leg}"))
+        pool.ties = pool.ties + 1 if event.to == pool.last else 1
+        pool.last = event.to
+        if pool.ties > MOST_TIES:
+            told = f"of {len(pool.names)} idle instances {event.to} takes the {event.leg} leg {pool.ties} times on end"
+            found.append(Broken(told))
+    return found

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from epdsim.events import (
     Admitted,
+    EngineStarted,
     EngineStopped,
-    Event,
     RequestAborted,
     RequestFailed,
     RequestFinished,
@@ -16,10 +16,11 @@ from epdsim.events import (
     StepYielded,
 )
 from epdsim.spec.engine_state import EngineState
-from epdsim.spec.property import BEYOND, Broken, Finding, Property, Reached
+from epdsim.spec.property import BEYOND, Broken, Finding, Monitor, Property, Reached
 
 MOST_IDLE_STEPS = 8
 """Steps without a token, one after the other while somebody waits and nothing happens from outside, that count as a standstill."""
+_WAITS = Reached("somebody waits while others run")
 
 
 class TokCons:
@@ -29,88 +30,93 @@ class TokCons:
         self._next: dict[str, int] = {}
         self._resumed = set[str]()
 
-    def __call__(self, event: Event, engine: EngineState) -> Iterator[Finding]:
+    def by_kind(self) -> Monitor:
         """Follow each request from admission to admission, and the budgets of each step."""
-        if isinstance(event, Admitted):
-            self._next[event.request_id] = event.num_computed_tokens
-            if event.resumed:
-                self._resumed.add(event.request_id)
-        elif isinstance(event, StepPlanned):
-            for request_id in event.finished:
-                self._next.pop(request_id, None)
-            self._resumed.difference_update(event.finished)
-            yield from self._positions(event, engine)
-            yield from _budgets(event, engine)
+        return {Admitted: self._admitted, StepPlanned: self._planned}
 
-    def _positions(self, event: StepPlanned, engine: EngineState) -> Iterator[Finding]:
+    def _admitted(self, event: Admitted, _engine: EngineState) -> None:
+        self._next[event.request_id] = event.num_computed_tokens
+        if event.resumed:
+            self._resumed.add(event.request_id)
+
+    def _planned(self, event: StepPlanned, engine: EngineState) -> list[Finding]:
+        for request_id in event.finished:
+            self._next.pop(request_id, None)
+            self._resumed.discard(request_id)
+        found = self._positions(event, engine)
+        if engine.started is not None:
+            found += _budgets(event, engine.started, engine)
+        return found
+
+    def _positions(self, event: StepPlanned, engine: EngineState) -> list[Finding]:
+        found: list[Finding] = []
+        computed = event.num_computed_tokens
         for request_id, count in event.num_scheduled_tokens.items():
-            start = event.num_computed_tokens.get(request_id)
+            start = computed.get(request_id)
             if start is None:
                 continue
-            if request_id not in self._next:
+            before = self._next.get(request_id)
+            if before is None:
                 if engine.started is not None:
                     told = f"step {event.step} computes {request_id}, which this engine has not admitted since it began"
-                    yield Broken(told, (request_id,))
+                    found.append(Broken(told, (request_id,)))
                 continue
-            if request_id in self._resumed:
-                yield Reached(f"{request_id} computes after it was preempted")
-            if start != self._next[request_id]:
-                yield Broken(
-                    f"step {event.step} computes {request_id} from token {start} on, and the steps before it came to "
-                    f"{self._next[request_id]}",
-                    (request_id,),
-                )
             end = self._next[request_id] = start + count
-            known = engine.requests.get(request_id)
-            if known is not None and engine.tells_tokens and end > known.num_known:
-                yield Broken(
-                    f"step {event.step} computes {request_id} up to token {end}, of which {known.num_known} are known",
-                    (request_id,),
-                )
+            if request_id in self._resumed:
+                found.append(Reached(f"{request_id} computes after it was preempted"))
+            if start != before:
+                told = f"computes {request_id} from token {start} on, and the steps before it came to {before}"
+                found.append(Broken(f"step {event.step} {told}", (request_id,)))
+            if engine.tells_tokens and (known := engine.requests.get(request_id)) is not None and end > known.num_known:
+                told = f"computes {request_id} up to token {end}, of which {known.num_known} are known"
+                found.append(Broken(f"step {event.step} {told}", (request_id,)))
+        return found
 
 
-def _budgets(event: StepPlanned, engine: EngineState) -> Iterator[Finding]:
-    started = engine.started
-    if started is None:
-        return
-    embeds = sum(
+def _budgets(event: StepPlanned, started: EngineStarted, engine: EngineState) -> list[Finding]:
+    scheduled, encoded = event.num_scheduled_tokens, event.scheduled_encoder_inputs
+    weighed = (
+        ("tokens", sum(scheduled.values()), started.max_num_batched_tokens * event.num_steps),
+        ("requests", len(scheduled), started.max_num_seqs),
+        ("embeddings to encode", _num_encoded(event, engine) if encoded else 0, started.max_num_encoder_input_tokens),
+    )
+    return [
+        Broken(f"step {event.step} has {spent} {what}, its budget is {budget}", tuple(scheduled))
+        for what, spent, budget in weighed
+        if spent > budget
+    ]
+
+
+def _num_encoded(event: StepPlanned, engine: EngineState) -> int:
+    """Embeddings that come of the encoder runs of a step."""
+    return sum(
         engine.requests[request_id].items[index].num_embeds
         for request_id, indices in event.scheduled_encoder_inputs.items()
         if request_id in engine.requests
         for index in indices
     )
-    for what, spent, budget in (
-        ("tokens", sum(event.num_scheduled_tokens.values()), started.max_num_batched_tokens * event.num_steps),
-        ("requests", len(event.num_scheduled_tokens), started.max_num_seqs),
-        ("embeddings to encode", embeds, started.max_num_encoder_input_tokens),
-    ):
-        if spent > budget:
-            yield Broken(
-                f"step {event.step} has {spent} {what}, its budget is {budget}", tuple(event.num_scheduled_tokens)
-            )
 
 
-def kv_cons(event: Event, engine: EngineState) -> Iterator[Finding]:
-    """KV-CONS."""
+def _tables_cover(event: StepPlanned, engine: EngineState) -> list[Finding] | None:
+    """KV-CONS of a plan."""
     started = engine.started
-    if started is None or not started.num_gpu_blocks:
-        return
     # The blocks of what ended within several steps are given back before these are told.
-    if isinstance(event, StepPlanned) and event.num_steps == 1:
-        for request_id, count in event.num_scheduled_tokens.items():
-            known, start = engine.requests.get(request_id), event.num_computed_tokens.get(request_id)
-            if known is not None and start is not None and len(known.table) * started.block_size < start + count:
-                yield Broken(
-                    f"step {event.step} computes {request_id} up to token {start + count} on {len(known.table)} blocks of "
-                    f"{started.block_size}",
-                    (request_id,),
-                )
-    if isinstance(event, StepYielded):
-        yield from _blocks(event, engine)
+    if started is None or not started.num_gpu_blocks or event.num_steps != 1:
+        return None
+    found: list[Finding] = []
+    size, computed = started.block_size, event.num_computed_tokens
+    for request_id, count in event.num_scheduled_tokens.items():
+        known, start = engine.requests.get(request_id), computed.get(request_id)
+        if known is not None and start is not None and len(known.table) * size < start + count:
+            told = f"up to token {start + count} on {len(known.table)} blocks of {size}"
+            found.append(Broken(f"step {event.step} computes {request_id} {told}", (request_id,)))
+    return found
 
 
-def _blocks(event: StepYielded, engine: EngineState) -> Iterator[Finding]:
-    assert engine.started is not None
+def _blocks_add_up(event: StepYielded, engine: EngineState) -> Iterator[Finding]:
+    """KV-CONS at the end of a step."""
+    if engine.started is None or not engine.started.num_gpu_blocks:
+        return
     place: dict[int, tuple[int, str]] = {}
     for request_id in (*event.running, *event.waiting):
         known = engine.requests.get(request_id)
@@ -131,9 +137,9 @@ def _blocks(event: StepYielded, engine: EngineState) -> Iterator[Finding]:
         )
 
 
-def chunk_whole(event: Event, engine: EngineState) -> Iterator[Finding]:
+def chunk_whole(event: StepPlanned, engine: EngineState) -> Iterator[Finding]:
     """CHUNK-WHOLE."""
-    if not isinstance(event, StepPlanned) or engine.started is None or not engine.started.disable_chunked_mm_input:
+    if engine.started is None or not engine.started.disable_chunked_mm_input:
         return
     for request_id, count in event.num_scheduled_tokens.items():
         known, start = engine.requests.get(request_id), event.num_computed_tokens.get(request_id)
@@ -158,31 +164,40 @@ class LiveProg:
         self._idle = 0
         self._alive: list[str] = []
 
-    def __call__(self, event: Event, engine: EngineState) -> Iterator[Finding]:
+    def by_kind(self) -> Monitor:
         """Count steps without a token, and look who is left at the end."""
-        match event:
-            case RequestQueued() | RequestAborted():
-                self._idle = 0
-            case StepYielded():
-                self._alive = [*event.running, *event.waiting]
-                if event.running and event.waiting:
-                    yield Reached("somebody waits while others run")
-            case StepPlanned():
-                idle = self._idle = 0 if event.num_scheduled_tokens else self._idle + 1
-                alive = self._alive
-                # What is beyond the events may let it wait rightly: for an input, a transfer, the end of a pause.
-                if idle == MOST_IDLE_STEPS and alive and (engine.started is None or not engine.started.beyond):
-                    yield Broken(
-                        f"{idle} steps up to {event.step} compute nothing while {', '.join(alive)} waits", tuple(alive)
-                    )
-            case EngineStopped() if event.unfinished:
-                step = engine.plan.step if engine.plan is not None else 0
-                names = ", ".join(event.unfinished)
-                yield Broken(
-                    f"{names} has not ended by step {step}, and nothing more is to come", tuple(event.unfinished)
-                )
-            case _:
-                pass
+        return {
+            RequestQueued: self._stirred,
+            RequestAborted: self._stirred,
+            StepYielded: self._yielded,
+            StepPlanned: self._planned,
+            EngineStopped: _left,
+        }
+
+    def _stirred(self, _event: RequestQueued | RequestAborted, _engine: EngineState) -> None:
+        self._idle = 0
+
+    def _yielded(self, event: StepYielded, _engine: EngineState) -> tuple[Finding, ...] | None:
+        self._alive = [*event.running, *event.waiting]
+        return (_WAITS,) if event.running and event.waiting else None
+
+    def _planned(self, event: StepPlanned, engine: EngineState) -> tuple[Finding, ...] | None:
+        idle = self._idle = 0 if event.num_scheduled_tokens else self._idle + 1
+        alive = self._alive
+        # What is beyond the events may let it wait rightly: for an input, a transfer, the end of a pause.
+        if idle == MOST_IDLE_STEPS and alive and (engine.started is None or not engine.started.beyond):
+            told = f"{idle} steps up to {event.step} compute nothing while {', '.join(alive)} waits"
+            return (Broken(told, tuple(alive)),)
+        return None
+
+
+def _left(event: EngineStopped, engine: EngineState) -> tuple[Finding, ...] | None:
+    """LIVE-PROG at the end."""
+    if not event.unfinished:
+        return None
+    step = engine.plan.step if engine.plan is not None else 0
+    names = ", ".join(event.unfinished)
+    return (Broken(f"{names} has not ended by step {step}, and nothing more is to come", tuple(event.unfinished)),)
 
 
 class LiveDone:
@@ -191,14 +206,27 @@ class LiveDone:
     def __init__(self) -> None:
         self._ended = set[str]()
 
-    def __call__(self, event: Event, engine: EngineState) -> Iterator[Finding]:
+    def by_kind(self) -> Monitor:
         """Count outputs of what ends."""
-        if isinstance(event, RequestQueued):
-            self._ended.discard(event.request_id)
-        elif isinstance(event, StepPlanned):
-            self._ended.difference_update(event.finished)
-        if not isinstance(event, (RequestFinished, RequestFailed)) or engine.started is None:
-            return
+        return {
+            RequestQueued: self._queued,
+            StepPlanned: self._planned,
+            RequestFinished: self._ends,
+            RequestFailed: self._ends,
+        }
+
+    def _queued(self, event: RequestQueued, _engine: EngineState) -> None:
+        self._ended.discard(event.request_id)
+
+    def _planned(self, event: StepPlanned, _engine: EngineState) -> None:
+        self._ended.difference_update(event.finished)
+
+    def _ends(self, event: RequestFinished | RequestFailed, engine: EngineState) -> Iterator[Finding] | None:
+        return self._weigh(event, engine, engine.started) if engine.started is not None else None
+
+    def _weigh(
+        self, event: RequestFinished | RequestFailed, engine: EngineState, started: EngineStarted
+    ) -> Iterator[Finding]:
         if event.request_id in self._ended:
             yield Broken(f"{event.request_id} ends a second time", (event.request_id,))
         self._ended.add(event.request_id)
@@ -208,8 +236,8 @@ class LiveDone:
         if known.admissions > 1:
             yield Reached(f"{event.request_id} ends after it was preempted")
         asked = known.queued.max_tokens
-        if engine.started.max_model_len:
-            asked = min(asked, engine.started.max_model_len - known.queued.num_prompt_tokens)
+        if started.max_model_len:
+            asked = min(asked, started.max_model_len - known.queued.num_prompt_tokens)
         asked += known.queued.num_delivered_tokens
         if event.output_tokens != asked:
             yield Broken(
@@ -226,9 +254,8 @@ PROPERTIES = (
         "engine",
         sometimes="a request computes again after a preemption",
         evidence=("vLLM issue 49250",),
-        monitor=TokCons,
+        monitor=lambda: TokCons().by_kind(),
         copes=frozenset({"stops", "pauses", "pull", "cross attention", "encoding alone"}),
-        reads=(Admitted, StepPlanned),
     ),
     Property(
         "KV-CONS",
@@ -236,9 +263,8 @@ PROPERTIES = (
         "A block with two owners is overwritten by one of them; one without any is lost until the server restarts.",
         "engine",
         sometimes="two requests share a block",
-        monitor=lambda: kv_cons,
+        monitor=lambda: {StepPlanned: _tables_cover, StepYielded: _blocks_add_up},
         copes=frozenset({"sessions", "stops", "pauses", "pull", "drafts"}),
-        reads=(StepPlanned, StepYielded),
         exempt={"simulated": "a fleet does not tell its queues by name"},
     ),
     Property(
@@ -248,8 +274,7 @@ PROPERTIES = (
         "engine",
         sometimes="a step ends just before an item",
         evidence=("vLLM issue 52306", "vLLM PRs 52412, 34220"),
-        monitor=lambda: chunk_whole,
-        reads=(StepPlanned,),
+        monitor=lambda: {StepPlanned: chunk_whole},
         of_media=True,
         copes=frozenset({"stops", "pauses", "drafts", "transfers", "pull"}),
         exempt={"simulated": "no fleet turns chunked media input off"},
@@ -262,8 +287,7 @@ PROPERTIES = (
         kind="eventually",
         sometimes="somebody waits while others run",
         evidence=("vLLM issues 40707, 53130", "vLLM PRs 31857, 37307, 51603"),
-        monitor=LiveProg,
-        reads=(RequestQueued, RequestAborted, StepYielded, StepPlanned, EngineStopped),
+        monitor=lambda: LiveProg().by_kind(),
         exempt={"simulated": "a fleet does not tell its queues by name"},
         copes=BEYOND,
     ),
@@ -274,8 +298,7 @@ PROPERTIES = (
         "engine",
         sometimes="a request ends well after it was preempted",
         evidence=("vllm-omni PR 7788",),
-        monitor=LiveDone,
+        monitor=lambda: LiveDone().by_kind(),
         copes=frozenset({"pauses"}),
-        reads=(RequestQueued, StepPlanned, RequestFinished, RequestFailed),
     ),
 )

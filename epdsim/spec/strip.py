@@ -4,29 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from epdsim.events import Admitted, EncoderFed, Event, FeaturesStripped, StepPlanned, StrippedItem
+from epdsim.events import Admitted, EncoderFed, FeaturesStripped, StepPlanned, StrippedItem
 from epdsim.spec.engine_state import PAYLOADS, EngineState
 from epdsim.spec.property import ALL_BUT_SESSIONS, Broken, Finding, Property, Reached
 
 
-def strip_avail(event: Event, engine: EngineState) -> Iterator[Finding]:
-    """STRIP-AVAIL."""
-    if isinstance(event, Admitted):
-        known = engine.requests.get(event.request_id)
-        if event.resumed and known is not None and known.reopened:
-            item = known.items[known.reopened[0]]
-            yield Reached(
-                f"{event.request_id} resumes, and {item.identifier}, stripped before, is not covered any more"
-            )
-    if isinstance(event, EncoderFed) and (known := engine.requests.get(event.request_id)) is not None:
-        item = known.items[event.index]
-        if event.payload not in PAYLOADS and item.payload in PAYLOADS:
-            yield Broken(
-                f"a worker is to encode {item.identifier} for {event.request_id} and holds {_held(event.payload)}",
-                (event.request_id, item.identifier),
-            )
-    if not isinstance(event, StepPlanned):
-        return
+def _reopens(event: Admitted, engine: EngineState) -> tuple[Finding, ...] | None:
+    """STRIP-AVAIL of an admission: its premise."""
+    known = engine.requests.get(event.request_id)
+    if not event.resumed or known is None or not known.reopened:
+        return None
+    item = known.items[known.reopened[0]]
+    told = f"{event.request_id} resumes, and {item.identifier}, stripped before, is not covered any more"
+    return (Reached(told),)
+
+
+def _is_fed(event: EncoderFed, engine: EngineState) -> tuple[Finding, ...] | None:
+    """STRIP-AVAIL of a worker."""
+    known = engine.requests.get(event.request_id)
+    if known is None:
+        return None
+    item = known.items[event.index]
+    if event.payload in PAYLOADS or item.payload not in PAYLOADS:
+        return None
+    told = f"a worker is to encode {item.identifier} for {event.request_id} and holds {_held(event.payload)}"
+    return (Broken(told, (event.request_id, item.identifier)),)
+
+
+def _can_encode(event: StepPlanned, engine: EngineState) -> Iterator[Finding]:
+    """STRIP-AVAIL of a plan."""
     for request_id, indices in event.scheduled_encoder_inputs.items():
         known = engine.requests.get(request_id)
         for index in indices if known is not None else ():
@@ -45,13 +51,10 @@ def _held(kind: str) -> str:
     return {"none": "nothing", "empty": "an item without fields", "metadata": "metadata alone"}[kind]
 
 
-def strip_max(event: Event, engine: EngineState) -> Iterator[Finding]:
-    """STRIP-MAX."""
-    if isinstance(event, FeaturesStripped):
-        yield from _strip_max_of_call(event)
-    if not isinstance(event, Admitted) or (known := engine.requests.get(event.request_id)) is None:
-        return
-    for item, kind in zip(known.items, event.payloads, strict=False):
+def _sends_no_more(event: Admitted, engine: EngineState) -> Iterator[Finding]:
+    """STRIP-MAX of an admission."""
+    known = engine.requests.get(event.request_id)
+    for item, kind in zip(known.items if known is not None else (), event.payloads, strict=False):
         if event.num_computed_tokens and item.end <= event.num_computed_tokens:
             yield Reached(f"{item.identifier} is covered")
             if kind == "full":
@@ -62,7 +65,8 @@ def strip_max(event: Event, engine: EngineState) -> Iterator[Finding]:
                 )
 
 
-def _strip_max_of_call(event: FeaturesStripped) -> Iterator[Finding]:
+def _keeps_no_more(event: FeaturesStripped, _engine: EngineState) -> Iterator[Finding]:
+    """STRIP-MAX of the strip itself."""
     for before, after in zip(event.before, event.after, strict=True):
         if before.fields is None or before.is_address or not event.num_computed_tokens:
             continue
@@ -78,13 +82,10 @@ def _stripped(item: StrippedItem, event: FeaturesStripped) -> str:
     return f"{item.identifier} ends at {item.end} with {event.num_computed_tokens} tokens computed"
 
 
-def strip_meta(event: Event, engine: EngineState) -> Iterator[Finding]:
-    """STRIP-META."""
-    if isinstance(event, FeaturesStripped):
-        yield from _strip_meta_of_call(event)
-    if not isinstance(event, Admitted) or (known := engine.requests.get(event.request_id)) is None:
-        return
-    if engine.started is None or not engine.started.reads_position_fields:
+def _sends_fields(event: Admitted, engine: EngineState) -> Iterator[Finding]:
+    """STRIP-META of an admission."""
+    known = engine.requests.get(event.request_id)
+    if known is None or engine.started is None or not engine.started.reads_position_fields:
         return
     for item, kind in zip(known.items, event.payloads, strict=False):
         if not item.has_position_fields:
@@ -98,7 +99,8 @@ def strip_meta(event: Event, engine: EngineState) -> Iterator[Finding]:
             )
 
 
-def _strip_meta_of_call(event: FeaturesStripped) -> Iterator[Finding]:
+def _keeps_fields(event: FeaturesStripped, _engine: EngineState) -> Iterator[Finding]:
+    """STRIP-META of the strip itself."""
     for before, after in zip(event.before, event.after, strict=True):
         is_covered = before.end <= event.num_computed_tokens
         if not is_covered:
@@ -111,10 +113,8 @@ def _strip_meta_of_call(event: FeaturesStripped) -> Iterator[Finding]:
                 yield Broken(f"{_stripped(before, event)} and loses {sorted(lost)}", (before.identifier,))
 
 
-def strip_handle(event: Event, _engine: EngineState) -> Iterator[Finding]:
+def strip_handle(event: FeaturesStripped, _engine: EngineState) -> Iterator[Finding]:
     """STRIP-HANDLE."""
-    if not isinstance(event, FeaturesStripped):
-        return
     kinds = [(item.is_address, item.end <= event.num_computed_tokens) for item in event.before]
     if (True, True) in kinds and (False, True) in kinds:
         yield Reached("a covered address beside another covered item")
@@ -125,10 +125,8 @@ def strip_handle(event: Event, _engine: EngineState) -> Iterator[Finding]:
             yield Broken(f"{before.identifier} had no data and is sent with some", (before.identifier,))
 
 
-def strip_pure(event: Event, _engine: EngineState) -> Iterator[Finding]:
+def strip_pure(event: FeaturesStripped, _engine: EngineState) -> Iterator[Finding]:
     """STRIP-PURE."""
-    if not isinstance(event, FeaturesStripped):
-        return
     if not event.before or not event.num_computed_tokens:
         yield Reached("nothing to strip")
         if not event.is_input:
@@ -143,9 +141,9 @@ def strip_pure(event: Event, _engine: EngineState) -> Iterator[Finding]:
             yield Broken(f"{before.identifier} had no data and has some now", (before.identifier,))
 
 
-def no_hit(event: Event, engine: EngineState) -> Iterator[Finding]:
+def no_hit(event: Admitted, engine: EngineState) -> Iterator[Finding]:
     """NO-HIT."""
-    if not isinstance(event, Admitted) or event.num_computed_tokens or not event.payloads:
+    if event.num_computed_tokens or not event.payloads:
         return
     known = engine.requests.get(event.request_id)
     sends_late = engine.started is not None and engine.started.sends_late
@@ -170,9 +168,8 @@ PROPERTIES = (
         sometimes="an item is stripped, its request preempted, and the item not covered any more when it resumes",
         evidence=("downstream report on vLLM PR 52041", "vLLM PR 54994", "vLLM PR 50871", "TensorRT-LLM issue 17882"),
         twin="STRIP-MAX",
-        monitor=lambda: strip_avail,
+        monitor=lambda: {Admitted: _reopens, EncoderFed: _is_fed, StepPlanned: _can_encode},
         copes=ALL_BUT_SESSIONS,
-        reads=(Admitted, EncoderFed, StepPlanned),
         of_media=True,
         exempt={"simulated": "no fleet of the quick lane preempts a request whose item was stripped and is open again"},
     ),
@@ -184,9 +181,8 @@ PROPERTIES = (
         sometimes="a covered item; of the strip itself also items that end at the computed tokens and one beside",
         evidence=("vLLM PR 52041",),
         twin="STRIP-AVAIL, STRIP-META",
-        monitor=lambda: strip_max,
+        monitor=lambda: {Admitted: _sends_no_more, FeaturesStripped: _keeps_no_more},
         copes=ALL_BUT_SESSIONS,
-        reads=(Admitted, FeaturesStripped),
         of_media=True,
     ),
     Property(
@@ -197,9 +193,8 @@ PROPERTIES = (
         sometimes="a covered item under M-RoPE or XD-RoPE",
         evidence=("vLLM PRs 53456, 52827, 52881", "vLLM issue 17007"),
         twin="STRIP-MAX",
-        monitor=lambda: strip_meta,
+        monitor=lambda: {Admitted: _sends_fields, FeaturesStripped: _keeps_fields},
         copes=ALL_BUT_SESSIONS,
-        reads=(Admitted, FeaturesStripped),
         of_media=True,
     ),
     Property(
@@ -209,8 +204,7 @@ PROPERTIES = (
         "protocol",
         sometimes="a covered address beside another covered item",
         evidence=("vLLM PR 54994",),
-        monitor=lambda: strip_handle,
-        reads=(FeaturesStripped,),
+        monitor=lambda: {FeaturesStripped: strip_handle},
     ),
     Property(
         "STRIP-PURE",
@@ -219,8 +213,7 @@ PROPERTIES = (
         "protocol",
         sometimes="no items, or nothing computed",
         evidence=("vLLM PR 52041",),
-        monitor=lambda: strip_pure,
-        reads=(FeaturesStripped,),
+        monitor=lambda: {FeaturesStripped: strip_pure},
     ),
     Property(
         "NO-HIT",
@@ -229,9 +222,8 @@ PROPERTIES = (
         "engine",
         sometimes="a request with media admitted with nothing computed",
         evidence=("vLLM PR 52041",),
-        monitor=lambda: no_hit,
+        monitor=lambda: {Admitted: no_hit},
         copes=ALL_BUT_SESSIONS - {"pull"},
-        reads=(Admitted,),
         of_media=True,
     ),
 )

@@ -6,20 +6,19 @@ from collections.abc import Iterator
 
 from epdsim.events import (
     Admitted,
-    Event,
     PayloadsSent,
     StepPlanned,
 )
 from epdsim.spec.engine_state import EngineState
-from epdsim.spec.property import Broken, Finding, Property, Reached
+from epdsim.spec.property import Broken, Finding, Monitor, Property, Reached
 from epdsim.spec.steps import BEYOND
 
 
-def strip_cost(event: Event, engine: EngineState) -> Iterator[Finding]:
+def strip_cost(event: Admitted, engine: EngineState) -> Iterator[Finding]:
     """STRIP-COST: the items that workers are told of are counted as long as they keep what they were told."""
-    known = engine.requests.get(event.request_id) if isinstance(event, Admitted) else None
+    known = engine.requests.get(event.request_id)
     # The first turn and those after a preemption are told in full.
-    if not isinstance(event, Admitted) or known is None or not known.added or known.num_told == len(event.payloads):
+    if known is None or not known.added or known.num_told == len(event.payloads):
         return
     if event.payloads:
         yield Reached(f"{event.request_id} goes on with new items")
@@ -37,28 +36,30 @@ class StripLate:
     def __init__(self) -> None:
         self._sent: list[tuple[str, int]] = []
 
-    def __call__(self, event: Event, engine: EngineState) -> Iterator[Finding]:
+    def by_kind(self) -> Monitor:
         """Look whether each payload comes with the step that encodes its item."""
-        if engine.started is None or not engine.started.sends_late:
-            return
-        sent = self._sent
-        match event:
-            case Admitted():
-                sent += [(event.request_id, index) for index, kind in enumerate(event.payloads) if kind == "full"]
-            case PayloadsSent():
-                sent += [(event.request_id, index) for index, kind in event.payloads.items() if kind == "full"]
-            case StepPlanned():
-                for request_id, index in sent:
-                    if index in event.scheduled_encoder_inputs.get(request_id, ()):
-                        yield Reached(f"item {index} of {request_id} is sent with the step that encodes it")
-                    else:
-                        yield Broken(
-                            f"step {event.step} brings the payload of item {index} of {request_id}, which it does not encode",
-                            (request_id,),
-                        )
-                sent.clear()
-            case _:
-                pass
+        return {Admitted: self._admitted, PayloadsSent: self._payloads_sent, StepPlanned: self._planned}
+
+    def _admitted(self, event: Admitted, engine: EngineState) -> None:
+        if event.payloads and engine.started is not None and engine.started.sends_late:
+            self._sent += [(event.request_id, index) for index, kind in enumerate(event.payloads) if kind == "full"]
+
+    def _payloads_sent(self, event: PayloadsSent, engine: EngineState) -> None:
+        if engine.started is not None and engine.started.sends_late:
+            self._sent += [(event.request_id, index) for index, kind in event.payloads.items() if kind == "full"]
+
+    def _planned(self, event: StepPlanned, _engine: EngineState) -> list[Finding] | None:
+        if not self._sent:
+            return None
+        found: list[Finding] = []
+        for request_id, index in self._sent:
+            if index in event.scheduled_encoder_inputs.get(request_id, ()):
+                found.append(Reached(f"item {index} of {request_id} is sent with the step that encodes it"))
+            else:
+                told = f"brings the payload of item {index} of {request_id}, which it does not encode"
+                found.append(Broken(f"step {event.step} {told}", (request_id,)))
+        self._sent.clear()
+        return found
 
 
 PROPERTIES = (
@@ -70,8 +71,7 @@ PROPERTIES = (
         sometimes="a session goes on with new items",
         evidence=("vLLM issues 58324, 50860",),
         twin="STRIP-AVAIL",
-        monitor=lambda: strip_cost,
-        reads=(Admitted,),
+        monitor=lambda: {Admitted: strip_cost},
         of_media=True,
         copes=BEYOND,
         exempt={
@@ -87,8 +87,7 @@ PROPERTIES = (
         sometimes="a payload comes with the step that encodes its item",
         evidence=("vLLM PR 54994",),
         twin="STRIP-AVAIL",
-        monitor=StripLate,
-        reads=(Admitted, PayloadsSent, StepPlanned),
+        monitor=lambda: StripLate().by_kind(),
         exempt={
             "recorded": "no release sends payloads late",
             "simulated": "no fleet of the quick lane sends payloads late",

@@ -139,8 +139,8 @@ def test_ends_are_those_of_the_fluid_and_never_before_them(sent, spans):
 
 
 def findings(told):
-    monitor, engine = SimCap(), EngineState()
-    return [one for event in told for one in monitor(event, engine)]
+    take, engine = SimCap().by_kind()[LinkUsed], EngineState()
+    return [one for event in told for one in take(event, engine) or ()]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The laws of a fleet on events made by hand, and that monitors see every event that they read."""
+"""The laws of a fleet on events made by hand, and that monitors see every event that they need."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from epdsim.events import (
 )
 from epdsim.scenario.loader import load_scenario
 from epdsim.scenario.runner import run_point
-from epdsim.spec import OF_FLEETS, Judge, Outcome
+from epdsim.spec import OF_FLEETS, REGISTER, Judge, Outcome
 
 E = "prefill-0"
 STARTED = EngineStarted(0, E, "by hand", 4, 7, 8, 2, 4, 4)
@@ -178,17 +178,34 @@ def test_several_steps_told_as_one_have_the_budget_of_several():
     assert outcome("TOK-CONS", *before, planned(9, 1)) is Outcome.VIOLATED
 
 
-def test_monitors_read_what_they_say_they_read(small_scenario):
-    """With every event shown to every monitor the verdicts are the same."""
-    told = [replace(one, reads=()) for one in OF_FLEETS]
+@pytest.mark.parametrize("images", [0, 1])
+def test_who_speaks_of_media_alone_misses_nothing_before_the_first(small_scenario, images):
+    """Those that are asked only once media have come say what they say when they are asked about everything."""
+    always = [replace(one, of_media=False) for one in OF_FLEETS]
     events = []
-    run_point(small_scenario, {}, 0, sinks=[events.append], wants_detail=True)
-    all_shown, chosen = Judge(told), Judge(OF_FLEETS)
+    constants = {"workload.images.count": images}
+    run_point(small_scenario, {}, 0, constants, sinks=[events.append], wants_detail=True)
+    asked_always, asked_then = Judge(always), Judge(OF_FLEETS)
     for event in events:
-        all_shown(event)
-        chosen(event)
-    assert all_shown.verdicts() == chosen.verdicts()
-    assert {one.outcome for one in chosen.verdicts().values()} == {Outcome.HOLDS, Outcome.INCONCLUSIVE}
+        asked_always(event)
+        asked_then(event)
+    assert asked_always.verdicts() == asked_then.verdicts()
+    assert {one.outcome for one in asked_then.verdicts().values()} == {Outcome.HOLDS, Outcome.INCONCLUSIVE}
+
+
+def test_a_monitor_takes_the_kinds_that_it_names_and_a_function_alone_takes_every_kind():
+    taken: list[str] = []
+
+    def note(event, engine):
+        taken.append(f"{type(event).__name__} {len(engine.requests)}")
+
+    one = REGISTER["SIM-PROG"]
+    alone, named = replace(one, monitor=lambda: note), replace(one, monitor=lambda: {RequestQueued: note})
+    for asked in (alone, named):
+        judging = Judge([asked])
+        for event in (STARTED, queued("a"), step(5, 1)):
+            judging(event)
+    assert taken == ["EngineStarted 0", "RequestQueued 1", "StepFinished 1", "RequestQueued 1"]
 
 
 def test_nothing_is_kept_of_what_has_ended(small_scenario):
@@ -212,7 +229,8 @@ def _kept(judging, names):
         )
         for sender in judging._senders.values()
         for one, _, monitor in sender.monitors
-        for field, book in getattr(monitor, "__dict__", {}).items()
+        for take in monitor.values()
+        for field, book in getattr(getattr(take, "__self__", None), "__dict__", {}).items()
         if isinstance(book, (dict, set))
     ]
     books += [(name, set(sender.engine.requests)) for name, sender in judging._senders.items()]
