@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -77,8 +79,7 @@ def main() -> None:
     gives 130, another signal that asks to end 128 and its number.
     """
     _replace_closed_streams()
-    # Nothing multiplies large matrices here, and the threads that numpy starts for it would spin for a while.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    _start_lightly()
     try:
         with signals_end_it():
             try:
@@ -104,6 +105,17 @@ def main() -> None:
         _discard_output()
         place = "standard output" if error.filename is None else repr(os.fsdecode(error.filename))
         _leave(2, f"{place}: it cannot be used ({error.strerror or error}); choose another place")
+
+
+def _start_lightly() -> None:
+    """Leave out what a program that does one thing and ends has no use for; it was a third of the start and the end."""
+    # Nothing multiplies large matrices here, and the threads that numpy starts for it spin for a while.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # What a scenario file means is no affair of pydantic's plugins, for which all installed packages would be looked through.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    # What imports make lives to the end: it need not be looked through for cycles again and again, nor at the end once more.
+    gc.set_threshold(20_000)
+    atexit.register(gc.freeze)
 
 
 def _replace_closed_streams() -> None:
