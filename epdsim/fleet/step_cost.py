@@ -76,10 +76,14 @@ class BroadcastCost:
         if size.num_items:
             unstripped = message_size(_unstripped(plan, requests))
             return StepBroadcast(self._total_ms(size), size.total_bytes, unstripped.total_bytes)
-        found = self._of_text.get(size.total_bytes)
+        return self.text(size.total_bytes)
+
+    def text(self, total_bytes: int) -> StepBroadcast:
+        """Of a plan without media whose message has so many bytes."""
+        found = self._of_text.get(total_bytes)
         if found is None:
-            found = StepBroadcast(self._total_ms(size), size.total_bytes, size.total_bytes)
-            self._of_text[size.total_bytes] = found
+            size = MessageSize(total_bytes, 0, 0, 0, 0)
+            found = self._of_text[total_bytes] = StepBroadcast(self._total_ms(size), total_bytes, total_bytes)
         return found
 
     def plain(self, num_requests: int) -> StepBroadcast:

@@ -57,6 +57,48 @@ def scenario_files(draw: st.DrawFn) -> dict[str, Any]:
     return told
 
 
+@st.composite
+def text_files(draw: st.DrawFn) -> dict[str, Any]:
+    """One file of text alone through engines that generate what they prefill, such as `epdsim.fleet.express` runs."""
+    told = draw(scenario_files())
+    for section in ("faults", "clients"):
+        told.pop(section, None)
+    told["fleet"] |= {"topology": "aggregated", **draw(_hand_overs("aggregated"))}
+    told["fleet"]["prefill"]["scheduler"] = {
+        **draw(_schedulers()),
+        **_PLAIN,
+        "block_size": draw(st.sampled_from([1, 4, 16, 128])),
+        "num_gpu_blocks": draw(st.sampled_from([120, 400, 4000])),
+        "scheduler_reserve_full_isl": draw(st.booleans()),
+    }
+    told["costs"]["body_link"].pop("sharing", None)
+    told["workload"] = draw(_text_workloads())
+    return told
+
+
+_PLAIN = {"async_scheduling": False, "speculative_method": "none", "num_speculative_tokens": 0}
+
+
+@st.composite
+def _text_workloads(draw: st.DrawFn) -> dict[str, Any]:
+    arrivals = draw(
+        st.sampled_from(
+            [
+                {"kind": "at-once"},
+                {"kind": "constant", "rate_req_s": 100},
+                *({"kind": "poisson", "rate_req_s": rate} for rate in (2, 20, 200)),
+            ]
+        )
+    )
+    return {
+        **arrivals,
+        "num_requests": draw(st.integers(1, 40)),
+        "text_tokens": {"kind": "uniform", "low": 1, "high": draw(st.sampled_from([20, 200, 700]))},
+        "output_tokens": {"kind": "uniform", "low": 1, "high": draw(st.sampled_from([1, 3, 60, 300]))},
+        "shared_prefix_tokens": draw(st.sampled_from([0, 0, 40, 130])),
+    }
+
+
 def _keep_to_known_ends(fleet: dict[str, Any], costs: dict[str, Any]) -> None:
     """What a step reads, and layers that are pushed while a prompt is computed, cannot go over a fair line."""
     if fleet["ec"]["kind"] == "store" and "sharing" in costs["ec_link"]:

@@ -66,20 +66,33 @@ RANGE = 1 << 20
 """Numbers that belong to one chain: its own, and those of the blocks that go on with the same run of content."""
 
 
+MANY_KEYS = 1 << 14
+"""From so many block keys on, or fewer for a small pool, it is worth a look which of them are still of use."""
+
+
 class BlockKeyTable:
     """Numbers chains of block contents: equal chains have equal numbers, different ones never do.
 
     Numbers are multiples of `RANGE`; those between are for the blocks that go on with a chain's last run (`RequestKeys`).
+
+    Args:
+        num_blocks: Of the pool that it serves.
     """
 
-    __slots__ = ("_next", "_numbers")
+    __slots__ = ("_crowded_at", "_least", "_next", "_numbers")
 
-    def __init__(self) -> None:
+    def __init__(self, num_blocks: int = MANY_KEYS) -> None:
         self._numbers: dict[tuple[int, Hashable], int] = {}
         self._next = RANGE
+        self._least = self._crowded_at = min(MANY_KEYS, 8 * num_blocks)
 
     def __len__(self) -> int:
         return len(self._numbers)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether it is worth a look which chains are still of use (`keep_only`)."""
+        return len(self._numbers) > self._crowded_at
 
     def key(self, parent: int, content: Hashable) -> int:
         """Number of the chain `parent` continued by `content`; 0 is the empty chain."""
@@ -99,6 +112,7 @@ class BlockKeyTable:
                 parent = parent_of[start]
                 start = parent - parent % RANGE
         self._numbers = {chain: number for chain, number in self._numbers.items() if number in kept}
+        self._crowded_at = max(self._least, 2 * len(self._numbers))
 
     def beyond(self, keys: Collection[int]) -> Callable[[int], bool]:
         """Tells of a key whether it stands for a longer prefix that begins with that of one of `keys`."""
@@ -124,7 +138,7 @@ class BlockKeyTable:
         """An independent copy."""
         other = BlockKeyTable()
         other._numbers = dict(self._numbers)
-        other._next = self._next
+        other._next, other._least, other._crowded_at = self._next, self._least, self._crowded_at
         return other
 
 

@@ -27,9 +27,6 @@ from epdsim.core.scheduler.transfers import Transfers
 NEVER = sys.maxsize
 """More tokens than any request has."""
 
-MANY_KEYS = 1 << 14
-"""From so many block keys on, or fewer for a small pool, it is worth a look which of them are still of use."""
-
 
 class PauseState(Enum):
     """What a paused scheduler still does; output of steps under way is taken in any case."""
@@ -64,7 +61,6 @@ class EngineState:
     """
 
     __slots__ = (
-        "_prune_at",
         "behaviour",
         "config",
         "dialect",
@@ -102,14 +98,13 @@ class EngineState:
         self.num_streaming = 0
         self.pause_state = PauseState.UNPAUSED
         self.pool = BlockPool(config.num_gpu_blocks, enable_caching=config.enable_prefix_caching, dialect=dialect)
-        self.table = BlockKeyTable()
+        self.table = BlockKeyTable(config.num_gpu_blocks)
         make_cache = EncoderDecoderCache if config.is_encoder_decoder else EncoderCache
         self.encoder_cache: EncoderCache = make_cache(config.encoder_cache_size, dialect)
         self.finished: list[str] = []
         self.preempted: list[str] = []
         self.refused: dict[str, str] = {}
         self.transfers = None if config.kv_role == "none" else Transfers(config)
-        self._prune_at = min(MANY_KEYS, 8 * config.num_gpu_blocks)
 
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that hold `num_tokens` tokens; none in an engine that only encodes."""
@@ -204,9 +199,8 @@ class EngineState:
 
     def forget_unused_keys(self) -> None:
         """Drop block keys that neither the pool nor a live request knows, once there are many of them."""
-        if len(self.table) > self._prune_at:
+        if self.table.is_crowded:
             self.table.keep_only(chain(self.pool.keys(), *(state.keys.known() for state in self.requests.values())))
-            self._prune_at = max(min(MANY_KEYS, 8 * self.config.num_gpu_blocks), 2 * len(self.table))
 
     def clone(self) -> EngineState:
         """An independent copy."""
