@@ -16,6 +16,7 @@ from epdsim.fleet.config import EncodePool, EnginePool, FleetConfig
 from epdsim.fleet.ec.kinds import EC_KINDS, Sides
 from epdsim.fleet.encode import EncodeInstance
 from epdsim.fleet.engine import EngineInstance
+from epdsim.fleet.express import TextFleet, can_carry
 from epdsim.fleet.faults import Evictable, Faults, Health, LinkName, Mortal, Pace, Span, evict
 from epdsim.fleet.lines import Lines
 from epdsim.fleet.lockstep import Lockstep
@@ -24,7 +25,7 @@ from epdsim.fleet.orchestrators.calls import Calls
 from epdsim.fleet.orchestrators.encoding import Encoding
 from epdsim.fleet.render import Renderer
 from epdsim.fleet.telling import fleet_started
-from epdsim.fleet.world import World, on_grid
+from epdsim.fleet.world import World, on_grid, to_all
 from epdsim.media import Family
 from epdsim.workload.request import WorkloadRequest
 
@@ -58,7 +59,23 @@ def simulate(
     """
     if takes_strides is None:
         takes_strides = not wants_detail
+    _check_sharing(config)
+    if takes_strides and can_carry(config, requests):
+        text = TextFleet(config, to_all(sinks), wants_detail=wants_detail)
+        return text.run(requests, concurrency, keeps_arrivals=keeps_arrivals)
     world = World(config, sinks, wants_detail=wants_detail, takes_strides=takes_strides)
+    return simulate_in(world, family, requests, concurrency, keeps_arrivals=keeps_arrivals)
+
+
+def simulate_in(
+    world: World,
+    family: Family,
+    requests: Iterable[WorkloadRequest],
+    concurrency: int | None = None,
+    *,
+    keeps_arrivals: bool = False,
+) -> float:
+    """The same as processes and plans, whatever the workload; what `TextFleet` is held against."""
     orchestrator = _build(world, family)
     source = iter(requests)
     if concurrency is None:
@@ -77,7 +94,6 @@ def _build(world: World, family: Family) -> Orchestrator:
     config, faults, sharing = world.config, world.config.faults, world.config.costs.sharing
     slow: Mapping[LinkName, Sequence[Span]] = (faults.links or {}) if faults is not None else {}
     paces: Mapping[LinkName, Pace] = {kind: Pace(spans) for kind, spans in slow.items()}
-    _check_sharing(config)
     body = Lines(world, "body", config.costs.body_link, sharing.body, paces)
     ec = Lines(world, "ec", config.costs.ec_link, sharing.ec, paces)
     kv = Lines(world, "kv", config.costs.kv_link, sharing.kv, paces)

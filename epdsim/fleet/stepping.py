@@ -36,7 +36,7 @@ from epdsim.fleet.world import TICKS_PER_MS, WHOLE, World, on_grid
 Consume = Callable[[Engine], Consumer]
 """Makes an engine's side of the hand-over of embeddings."""
 
-_LONGEST_STRIDE = 64
+LONGEST_STRIDE = 64
 """Steps that are looked ahead at most: an arrival makes the rest of the look-ahead worthless."""
 
 
@@ -109,7 +109,7 @@ class Stepper:
     def _advance(self) -> None:
         """Begin what comes next: a stride, a planned step, or idleness."""
         scheduler = self._scheduler
-        steady = scheduler.steady_steps(_LONGEST_STRIDE) if self._takes_strides else 0
+        steady = scheduler.steady_steps(LONGEST_STRIDE) if self._takes_strides else 0
         if steady > 1 and self._all_have_tokens():
             self._begin_stride(steady)
             return

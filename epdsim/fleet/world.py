@@ -39,6 +39,18 @@ def up_to_grid(time_ms: float) -> float:
     return ceil(time_ms * TICKS_PER_MS) / TICKS_PER_MS
 
 
+def to_all(sinks: Sequence[Sink]) -> Sink:
+    """A sink that hands an event to each of some."""
+    if len(sinks) == 1:
+        return sinks[0]
+
+    def emit(event: Event) -> None:
+        for sink in sinks:
+            sink(event)
+
+    return emit
+
+
 class World:
     """One simulation's surroundings; nothing of it outlives the run or is shared with another.
 
@@ -59,15 +71,8 @@ class World:
         self.takes_strides = takes_strides
         self.ec_store = EcStore(config.ec_capacity_bytes)
         self.notices: list[str] = []
+        self.emit = to_all(sinks)
         self._places = count()
-        self._sinks = tuple(sinks)
-
-        # One sink needs no loop over sinks.
-        self.emit: Sink = self._sinks[0] if len(self._sinks) == 1 else self._emit_to_all
-
-    def _emit_to_all(self, event: Event) -> None:
-        for sink in self._sinks:
-            sink(event)
 
     def now_ms(self) -> float:
         """The time."""

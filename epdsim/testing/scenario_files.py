@@ -64,15 +64,17 @@ def text_files(draw: st.DrawFn) -> dict[str, Any]:
     for section in ("faults", "clients"):
         told.pop(section, None)
     told["fleet"] |= {"topology": "aggregated", **draw(_hand_overs("aggregated"))}
+    told["workload"] = workload = draw(_text_workloads())
+    largest = workload["shared_prefix_tokens"] + workload["text_tokens"]["high"] + workload["output_tokens"]["high"]
+    block_size = draw(st.sampled_from([1, 4, 16, 128]))
     told["fleet"]["prefill"]["scheduler"] = {
         **draw(_schedulers()),
         **_PLAIN,
-        "block_size": draw(st.sampled_from([1, 4, 16, 128])),
-        "num_gpu_blocks": draw(st.sampled_from([120, 400, 4000])),
+        "block_size": block_size,
+        "num_gpu_blocks": 2 + draw(st.sampled_from([1, 2, 5, 50])) * largest // block_size,
         "scheduler_reserve_full_isl": draw(st.booleans()),
     }
     told["costs"]["body_link"].pop("sharing", None)
-    told["workload"] = draw(_text_workloads())
     return told
 
 

@@ -1,40 +1,44 @@
-"""FWD-EQ of runs in counts: their figures are, to the bit, those of the same fleet as processes, steps and plans."""
+"""FWD-EQ of the fast way for text: its events are, to the bit, those of the same fleet as processes, steps and plans."""
 
 from __future__ import annotations
-
-from dataclasses import asdict
 
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from simulator_laws import built
+from simulator_laws import ENCODER, built
 
-from epdsim.fleet import simulate
-from epdsim.fleet.express import run_express
-from epdsim.report.metrics import MetricsSink, RunMetrics
+from epdsim.events import Admitted, Preempted
+from epdsim.fleet.express import TextFleet, can_carry
+from epdsim.fleet.simulation import simulate_in
+from epdsim.fleet.world import World
 from epdsim.testing.scenario_files import text_files
 
-LOOPS = st.sampled_from(
-    [{}, {}, {"concurrency": 1}, {"concurrency": 7}, {"concurrency": 7, "keeps_arrivals": True}]
-)
+LOOPS = st.sampled_from([(None, False), (None, False), (1, False), (7, False), (7, True)])
 
 
-def figures(told, loop):
-    """Of both ways; None for the fast one where it declines."""
-    point, sink = built(told), MetricsSink()
-    simulate(point.fleet, point.family, point.workload, [sink], **loop)
-    counts = run_express(point.fleet, point.workload, **loop)
-    return None if counts is None else asdict(RunMetrics.of_counts(counts)), asdict(sink.result())
+def run_both(told, concurrency, keeps_arrivals, *, wants_detail):
+    """Events of the fast way and of the other one."""
+    fast, slow = [], []
+    point = built(told)
+    assert can_carry(point.fleet, point.workload)
+    text = TextFleet(point.fleet, fast.append, wants_detail=wants_detail)
+    text.run(point.workload, concurrency, keeps_arrivals=keeps_arrivals)
+    world = World(point.fleet, [slow.append], wants_detail=wants_detail, takes_strides=True)
+    simulate_in(world, point.family, point.workload, concurrency, keeps_arrivals=keeps_arrivals)
+    return fast, slow
 
 
 @pytest.mark.engine_law
 @settings(max_examples=60)
-@given(text_files(), LOOPS)
-def test_figures_are_those_of_processes_steps_and_plans(told, loop) -> None:
-    counted, simulated = figures(told, loop)
-    if counted is None:
-        event("declined")
-        assert simulated["preemptions"] or simulated["refused"] or simulated["unfinished"] or simulated["failed"]
-    else:
-        event("closed loop" if loop else "open loop")
-        assert counted == simulated
+@given(text_files(), LOOPS, st.booleans())
+def test_events_are_those_of_processes_steps_and_plans(told, loop, wants_detail) -> None:
+    fast, slow = run_both(told, *loop, wants_detail=wants_detail)
+    for one, other in zip(fast, slow, strict=False):
+        assert ENCODER.encode(one) == ENCODER.encode(other)
+    assert len(fast) == len(slow)
+    for kind in sorted({type(one).__name__ for one in fast}):
+        event(kind)
+    if any(isinstance(one, Admitted) and one.num_computed_tokens for one in fast):
+        event("a prefix was found")
+    if any(isinstance(one, Preempted) for one in fast):
+        event("with preemption")

@@ -1,10 +1,9 @@
-"""A fast way for runs of which only the figures are wanted: text requests through engines that generate what they prefill.
+"""A fast way through fleets whose engines generate what they prefill, for text.
 
-The figures are those of `epdsim.fleet.simulate` to the last bit (property FWD-EQ), at a fraction of the time: a request is no
-process and a step no plan, but a few numbers. What such numbers cannot tell, `run_express` declines.
+A request is no process and a step no plan, but a few numbers; the events are those of processes and plans to the last bit
+(property FWD-EQ), at a fraction of the time.
 """
 
-from epdsim.fleet.express.counts import RunCounts
-from epdsim.fleet.express.front import run_express
+from epdsim.fleet.express.front import TextFleet, can_carry
 
-__all__ = ["RunCounts", "run_express"]
+__all__ = ["TextFleet", "can_carry"]

@@ -9,172 +9,120 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Sequence
-from heapq import heappop, heappush, heapreplace
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush, heapreplace
 from itertools import accumulate, chain
 
 from epdsim.core.kv.block_keys import BlockKeyTable, RequestKeys
 from epdsim.core.kv.blocks import BlockPool, longest_hit
-from epdsim.core.prompt import RunPrompt
 from epdsim.core.request import Request
 from epdsim.core.rules import IDEAL
 from epdsim.cost.lm import StepLoad, chunk_pairs, decode_stepper
+from epdsim.events import Sink
 from epdsim.fleet.config import EnginePool
 from epdsim.fleet.express.clock import NORMAL, STEP_END, Clock
-from epdsim.fleet.express.counts import RunCounts
-from epdsim.fleet.express.plan_size import WIDENS_AT, PlanSize, packed_bytes
+from epdsim.fleet.express.flight import Flight
+from epdsim.fleet.express.plan_size import WIDENS_AT, PlanSize
+from epdsim.fleet.express.telling import Teller
 from epdsim.fleet.step_cost import BroadcastCost, StepBroadcast
+from epdsim.fleet.stepping import LONGEST_STRIDE
 from epdsim.fleet.world import TICKS_PER_MS, on_grid
 
 WAKE, END = 0, 1
 """Kinds of what an engine sets the clock for: it begins to step; a step, or the last one of a stride, ends."""
 
 NO_BLOCKS: Sequence[int] = ()
-MOST_STEPS = 32
-"""Steps that are looked ahead at most: an arrival makes the rest of the look-ahead worthless."""
-
-
-class DeclinedError(Exception):
-    """Something happens that counts alone do not tell, such as a preemption."""
-
-
-class Flight:
-    """A request under way.
-
-    Attributes:
-        request_id: Its id.
-        id_bytes: Of that in a plan's message.
-        prompt: Its prompt.
-        arrived_ms: When it came.
-        sent_ms: When it was sent to an engine.
-        admitted_ms: When it was admitted there.
-        first_ms: When it had its first token.
-        num_prompt: Tokens of its prompt.
-        end_tokens: Known tokens at which it ends.
-        num_computed: Tokens of its prompt that are computed.
-        engine: Where it is sent.
-        keys: Of its blocks there.
-        blocks: Block table.
-        num_published: Leading blocks of it that can be found.
-        order: Among the requests of its engine, by admission.
-        last_step: Number of the step that yields its last token, once it decodes.
-    """
-
-    __slots__ = (
-        "admitted_ms",
-        "arrived_ms",
-        "blocks",
-        "end_tokens",
-        "engine",
-        "first_ms",
-        "id_bytes",
-        "keys",
-        "last_step",
-        "num_computed",
-        "num_prompt",
-        "num_published",
-        "order",
-        "prompt",
-        "request_id",
-        "sent_ms",
-    )
-
-    engine: TextEngine
-    keys: RequestKeys
-
-    def __init__(self, request_id: str, prompt: RunPrompt, num_output: int, arrived_ms: float) -> None:
-        self.request_id, self.prompt, self.arrived_ms = request_id, prompt, arrived_ms
-        self.id_bytes = packed_bytes(request_id)
-        self.sent_ms = self.admitted_ms = self.first_ms = 0.0
-        self.num_prompt = prompt.num_tokens
-        self.end_tokens = self.num_prompt + num_output
-        self.num_computed = self.num_published = self.order = self.last_step = 0
-        self.blocks: list[int] = []
 
 
 class TextEngine:
     """An engine of a pool.
 
     Args:
-        name: For figures.
+        name: For events.
         place: Among all engines, for steps that end at one instant.
         pool: What all engines of its pool have in common.
+        broadcast: Weighs its plans.
         clock: Of the run.
-        counts: Of the run.
+        emit: Takes events.
+        wants_detail: Whether those of detail are made too.
 
     Attributes:
         name: As given.
         outstanding: Requests sent to it and not answered, for routers.
         ended: Requests that have ended, for whoever waits for them.
-        num_steps: Steps that are over.
-        busy_ms: Spent in them.
     """
 
     def __init__(
-        self, name: str, place: int, pool: EnginePool, clock: Clock, counts: RunCounts, broadcast: BroadcastCost
+        self,
+        name: str,
+        place: int,
+        pool: EnginePool,
+        broadcast: BroadcastCost,
+        clock: Clock,
+        emit: Sink,
+        *,
+        wants_detail: bool,
     ) -> None:
-        config = pool.scheduler
         self.name, self.outstanding = name, 0
         self.ended: list[Flight] = []
-        self.num_steps, self.busy_ms = 0, 0.0
-        self._num_idle_plans = 1
-        self._table = BlockKeyTable(config.num_gpu_blocks)
-        self._place, self._clock, self._counts = STEP_END + place, clock, counts
-        self._block_size, self._chunks, self._reserves = (
-            config.block_size,
-            config.enable_chunked_prefill,
-            config.scheduler_reserve_full_isl,
-        )
-        self._max_num_batched_tokens, self._max_num_seqs = config.max_num_batched_tokens, config.max_num_seqs
+        config = pool.scheduler
+        self._config, self._block_size = config, config.block_size
+        self._max_num_seqs, self._is_v2 = config.max_num_seqs, config.model_runner == "v2"
         self._lm, self._decode_steps_ms, self._broadcast = pool.lm, decode_stepper(pool.lm), broadcast
+        self._place, self._clock = STEP_END + place, clock
+        self._tell = Teller(name, config, clock, emit, wants_detail=wants_detail)
         self._pool = BlockPool(config.num_gpu_blocks, enable_caching=config.enable_prefix_caching, dialect=IDEAL)
+        self._table = BlockKeyTable(config.num_gpu_blocks)
         self._waiting: deque[Flight] = deque()
-        self._size = PlanSize()
-        self._num_admitted = 0
-        # Who has a part of its prompt; it is the last of those that run, for it took all tokens of its step.
+        # In scheduling order, by `Flight.order`. Who has but a part of what it knows is the last: it took all tokens of its step.
+        self._running: dict[int, Flight] = {}
         self._partial: Flight | None = None
-        # Of those that decode: their number and known tokens, and by step and order when they end and when they need a block.
+        self._num_admitted = 0
+        # Of all others: their number and known tokens, and by step and order when they end and when they need a block.
         self._num_decoding = self._num_known = 0
         self._ends: list[tuple[int, int, Flight]] = []
         self._needs: list[tuple[int, int, Flight]] = []
-        # What is under way: a step and whose prompts it completes, or as many steps of a stride as end by `_ends_at`, in ticks.
+        self._size = PlanSize()
+        # Steps that are over, and plans that computed nothing, the first before anything came.
+        self._num_steps, self._num_void = 0, 1
+        # What is under way: a step, its tokens and whose prompts it completes, or a stride, whose steps end at these ticks.
         self._is_idle, self._set_number = True, 0
-        self._num_steps = 0
-        self._started_ms = 0.0
+        self._started_ms, self._num_under_way = 0.0, 0
+        self._num_requests = self._num_tokens = 0
+        self._prefill_tokens = self._prefill_pairs = self._num_single = self._single_context = 0
         self._completed: list[Flight] = []
         self._stride: Sequence[int] = ()
-        self._under_way = broadcast.plain(0)
-        self._prefill_tokens = self._prefill_pairs = 0
+        self._plan = broadcast.plain(0)
 
     def submit(self, flight: Flight) -> None:
         """Queue a request."""
         if self._table.is_crowded:
-            self._table.keep_only(chain(self._pool.keys(), *(one.keys.known() for one in self._live())))
+            live = chain(self._waiting, self._running.values())
+            self._table.keep_only(chain(self._pool.keys(), *[one.keys.known() for one in live]))
         request = Request(flight.request_id, flight.prompt, flight.end_tokens - flight.num_prompt)
         flight.keys = RequestKeys(self._table, request, self._block_size, IDEAL)
         self._waiting.append(flight)
+        self._tell.queued(request)
         if self._is_idle:
             self._is_idle = False
             self._clock.set(self._clock.now_ms, NORMAL, WAKE, self)
         elif self._stride:
             self._cut_stride()
 
-    def _live(self) -> Iterator[Flight]:
-        yield from self._waiting
-        yield from self._completed
-        if self._partial is not None:
-            yield self._partial
-        for _, _, flight in self._ends:
-            yield flight
-
     def advance(self) -> None:
         """Begin what comes next: steps that decide nothing, a step, or idleness."""
-        is_full = self._num_decoding == self._max_num_seqs
-        if self._num_decoding and self._partial is None and (is_full or not self._waiting):
-            self._begin_stride()
-        elif not self._begin_step():
-            self._is_idle = True
-            self._num_idle_plans += 1
+        num_steady = self._steady_steps()
+        if num_steady > 1:
+            self._begin_stride(num_steady)
+            return
+        while not (num_requests := self._plan_step()):
+            self._size.forget_finished()
+            has_preempted = self._tell.planned(self._num_steps + self._num_void)
+            self._num_void += 1
+            if not has_preempted:
+                self._is_idle = True
+                return
+        self._begin_step(num_requests)
 
     def end(self, number: int) -> None:
         """What the clock was set for by that number is over, unless it was cut."""
@@ -186,121 +134,163 @@ class TextEngine:
             self._end_step()
         self.advance()
 
-    def _begin_step(self) -> bool:
-        """Plan a step; whether there is anything to compute."""
-        step, size = self.num_steps, self._size
-        if needed := self._take_needed(step):
-            size.add_blocks(needed)
-        self._prefill_tokens = self._prefill_pairs = 0
-        num_scheduled = self._num_decoding + self._schedule_prompts(self._max_num_batched_tokens - self._num_decoding)
-        nbytes = size.take(step + self._num_idle_plans, self._num_decoding)
-        size.forget_finished()
-        if not num_scheduled:
-            if self._waiting:
-                raise DeclinedError("nothing that waits will ever fit")
-            return False
-        broadcast = self._broadcast.text(nbytes) if nbytes else self._broadcast.plain(num_scheduled)
-        load = StepLoad(self._prefill_tokens, self._prefill_pairs, self._num_decoding, self._num_known)
-        duration_ms = on_grid(broadcast.total_ms + self._lm.step_ms(load))
-        self._begin(1, duration_ms, broadcast)
-        return True
+    def _steady_steps(self) -> int:
+        """Steps ahead that compute one token of each running request and nothing else, see `core.scheduler.steady`."""
+        count = self._num_decoding
+        if not count or self._partial is not None or (self._waiting and count < self._max_num_seqs):
+            return 0
+        most = min(LONGEST_STRIDE, self._ends[0][0] - self._num_steps + 1)
+        num_free = self._pool.num_free
+        if -(-most // self._block_size) * count <= num_free or self._blocks_after(most) <= num_free:
+            return most
+        low, high = 0, most
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._blocks_after(middle) <= num_free else (low, middle)
+        return low
 
-    def _begin(self, num_steps: int, duration_ms: float, broadcast: StepBroadcast) -> None:
-        now_ms = self._clock.now_ms
-        self._num_steps, self._started_ms, self._under_way = num_steps, now_ms, broadcast
-        self._set_number = self._clock.set(now_ms + duration_ms, self._place, END, self)
+    def _blocks_after(self, num_steps: int) -> int:
+        """Blocks that so many steps take."""
+        size, step = self._block_size, self._num_steps + num_steps
+        return sum([-(-(one.num_known_at(step) - 1) // size) - len(one.blocks) for one in self._running.values()])
 
-    def _schedule_prompts(self, left: int) -> int:
-        """Go on with the prompt that is begun, then admit in order of arrival until one does not fit; how many get tokens."""
-        num_scheduled, partial = 0, self._partial
-        if partial is not None and left:
-            self._partial = None
-            num_computed = partial.num_computed
-            blocks, count = self._compute(partial, left)
-            is_last = self._partial is None
-            self._size.add_chunk(partial.id_bytes, count, num_computed, blocks, is_last=is_last)
-            left -= count
-            num_scheduled = 1
-        waiting = self._waiting
-        num_running = self._num_decoding + num_scheduled
-        while waiting and left and num_running < self._max_num_seqs:
-            count = self._admit(waiting[0], left)
+    def _plan_step(self) -> int:
+        """Schedule whoever runs, then, unless somebody is preempted, whoever waits; how many requests get tokens."""
+        self._prefill_tokens = self._prefill_pairs = self._num_single = self._single_context = 0
+        preempts = self._give_needed()
+        if self._tell.wants_detail:
+            self._tell_decoding()
+        num_requests, left = self._num_decoding, self._config.max_num_batched_tokens - self._num_decoding
+        if self._partial is not None and left:
+            if count := self._go_on(self._partial, left):
+                left -= count
+                num_requests += 1
+            else:
+                preempts = True
+        while self._waiting and left and not preempts and len(self._running) < self._max_num_seqs:
+            count = self._admit(self._waiting[0], left)
             if not count:
                 break
-            waiting.popleft()
             left -= count
-            num_scheduled += 1
-            num_running += 1
-        return num_scheduled
+            num_requests += 1
+        self._num_tokens = self._config.max_num_batched_tokens - left
+        return num_requests
+
+    def _begin_step(self, num_requests: int) -> None:
+        number = self._num_steps + self._num_void
+        self._tell.planned(number)
+        nbytes = self._size.take(number, self._num_decoding)
+        self._size.forget_finished()
+        plan = self._broadcast.text(nbytes) if nbytes else self._broadcast.plain(num_requests)
+        num_decoding, context = self._num_decoding + self._num_single, self._num_known + self._single_context
+        load = StepLoad(self._prefill_tokens, self._prefill_pairs, num_decoding, context)
+        self._num_requests = num_requests
+        self._begin(1, on_grid(plan.total_ms + self._lm.step_ms(load)), plan)
+
+    def _begin(self, num_steps: int, duration_ms: float, plan: StepBroadcast) -> None:
+        now_ms = self._clock.now_ms
+        self._num_under_way, self._started_ms, self._plan = num_steps, now_ms, plan
+        self._set_number = self._clock.set(now_ms + duration_ms, self._place, END, self)
+
+    def _go_on(self, flight: Flight, left: int) -> int:
+        """Compute the next tokens of the request that has a part; 0 when there are no blocks, and it loses those that it has."""
+        num_computed = flight.num_computed
+        count = min(left, flight.num_known - num_computed)
+        num_blocks = self._blocks_for(num_computed + count) - len(flight.blocks)
+        if num_blocks > self._pool.num_free:
+            self._preempt(flight)
+            return 0
+        blocks = self._pool.take(num_blocks)
+        self._compute(flight, count, blocks)
+        is_last = flight.num_computed == flight.num_known
+        self._size.add_cached(flight.id_bytes, count, num_computed, blocks, is_last=is_last)
+        self._tell.goes_on(flight, count, num_computed, blocks)
+        return count
 
     def _admit(self, flight: Flight, left: int) -> int:
-        """Admit a request if it fits, with at most `left` tokens; how many it gets."""
-        pool, size, num_prompt = self._pool, self._block_size, flight.num_prompt
+        """Admit the head of the queue if it fits, with at most `left` tokens; how many it gets."""
+        pool, num_known = self._pool, flight.num_known
         hit = self._find_prefix(flight)
-        num_cached = len(hit) * size
-        num_tokens = num_prompt - num_cached
-        if num_tokens > left:
-            if not self._chunks:
+        num_cached = len(hit) * self._block_size
+        count = num_known - num_cached
+        if count > left:
+            if not self._config.enable_chunked_prefill:
                 return 0
-            num_tokens = left
-        room = pool.num_free - pool.num_idle(hit) + len(hit)
-        end = num_prompt if self._reserves else num_cached + num_tokens
-        if -(-end // size) > room:
+            count = left
+        end = num_known if self._config.scheduler_reserve_full_isl else num_cached + count
+        if self._blocks_for(end) - len(hit) > pool.num_free - pool.num_idle(hit):
             return 0
+        self._waiting.popleft()
         pool.hold(hit)
-        flight.blocks, flight.num_computed, flight.num_published = list(hit), num_cached, len(hit)
-        flight.admitted_ms, flight.order = self._clock.now_ms, self._num_admitted
+        flight.num_computed, flight.num_published, flight.order = num_cached, len(hit), self._num_admitted
         self._num_admitted += 1
-        counts = self._counts
-        counts.queue_ms += flight.admitted_ms - flight.sent_ms
-        counts.prompt_tokens += num_prompt
-        counts.prefix_hit_tokens += num_cached
-        self._compute(flight, num_tokens)
-        is_last = self._partial is not flight
-        self._size.add_new(flight.id_bytes, num_tokens, num_cached, flight.blocks, num_prompt, is_last=is_last)
-        return num_tokens
+        self._running[flight.order] = flight
+        flight.blocks = list(hit)
+        self._compute(flight, count, pool.take(self._blocks_for(num_cached + count) - len(hit)))
+        is_last = flight.num_computed == num_known
+        if flight.was_preempted and not self._is_v2:
+            self._size.add_cached(flight.id_bytes, count, num_cached, flight.blocks, is_last=is_last)
+        else:
+            told = num_known if self._is_v2 else flight.num_prompt
+            self._size.add_new(flight.id_bytes, count, num_cached, flight.blocks, told, is_last=is_last)
+        self._tell.admitted(flight, count, num_cached)
+        return count
 
     def _find_prefix(self, flight: Flight) -> list[int]:
         """Blocks of the longest known prefix, which leaves a token to compute."""
-        if not self._pool.enable_caching:
+        limit = longest_hit(flight.num_known) // self._block_size
+        if not limit or not self._pool.enable_caching:
             return []
-        limit = longest_hit(flight.num_prompt) // self._block_size
         return self._pool.find_all(flight.keys.upto(limit)[:limit])
 
-    def _compute(self, flight: Flight, most: int) -> tuple[list[int], int]:
-        """Compute the next tokens of a prompt, `most` at most: the blocks that they need, and how many there are."""
+    def _compute(self, flight: Flight, count: int, blocks: list[int]) -> None:
+        """Compute the next tokens of what a request knows, on further blocks."""
         num_computed = flight.num_computed
-        count = min(most, flight.num_prompt - num_computed)
         flight.num_computed = end = num_computed + count
-        blocks = self._take(-(-end // self._block_size) - len(flight.blocks))
         flight.blocks += blocks
         self._publish(flight, end)
-        self._prefill_tokens += count
-        self._prefill_pairs += chunk_pairs(num_computed, count)
-        if end < flight.num_prompt:
+        if count == 1 and num_computed >= flight.num_prompt:
+            self._num_single += 1
+            self._single_context += end
+        else:
+            self._prefill_tokens += count
+            self._prefill_pairs += chunk_pairs(num_computed, count)
+        self._partial = None
+        if end < flight.num_known:
             self._partial = flight
         else:
             self._completed.append(flight)
-        return blocks, count
 
-    def _take(self, count: int) -> list[int]:
-        if count > self._pool.num_free:
-            raise DeclinedError("somebody is to be preempted")
-        return self._pool.take(count)
+    def _blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self._block_size)
 
     def _publish(self, flight: Flight, num_tokens: int) -> None:
-        """Let the blocks be found that the first `num_tokens` tokens fill."""
+        """Let the blocks be found that the first `num_tokens` tokens fill.
+
+        Output is published when a request loses its blocks: nobody else has that content, so nobody looks for it before.
+        """
         first, num_full = flight.num_published, num_tokens // self._block_size
         if num_full > first and self._pool.enable_caching:
             keys = flight.keys.upto(num_full)
             self._pool.publish(flight.blocks[first:num_full], keys[first:num_full])
             flight.num_published = num_full
 
-    def _take_needed(self, last_step: int) -> Sequence[int]:
-        """Give blocks to those that decode and need one up to a step."""
+    def _give_needed(self) -> bool:
+        """Give blocks to those that decode and need one in this step; whether somebody is preempted for want of them."""
+        flights = self._needing(self._num_steps)
+        if not flights:
+            return False
+        if len(flights) <= self._pool.num_free:
+            self._size.add_blocks(self._give(flights))
+            return False
+        given = [block for flight in flights for block in self._make_room(flight)]
+        if given:
+            self._size.add_blocks(given)
+        return True
+
+    def _needing(self, last_step: int) -> list[Flight]:
+        """Who needs a block in a step up to that one, in order, as often as it does."""
         needs, size = self._needs, self._block_size
-        if not needs or needs[0][0] > last_step:
-            return NO_BLOCKS
         flights: list[Flight] = []
         while needs and needs[0][0] <= last_step:
             step, order, flight = needs[0]
@@ -310,94 +300,155 @@ class TextEngine:
                 heapreplace(needs, (again, order, flight))
             else:
                 heappop(needs)
-        blocks = self._take(len(flights))
+        return flights
+
+    def _give(self, flights: Sequence[Flight]) -> Sequence[int]:
+        """Give a block to each."""
+        size = self._block_size
+        blocks = self._pool.take(len(flights))
         for flight, block in zip(flights, blocks, strict=True):
-            if len(flight.blocks) * size in WIDENS_AT:
-                self._size.widen(len(flight.blocks) * size)
+            num_computed = len(flight.blocks) * size
+            if num_computed in WIDENS_AT:
+                self._size.widen(num_computed)
             flight.blocks.append(block)
         return blocks
 
-    def _begin_stride(self) -> None:
+    def _make_room(self, flight: Flight) -> Sequence[int]:
+        """Give a block to a request, unless it lost all of them; the last in order loses its blocks while none is free."""
+        while flight.order in self._running:
+            if self._pool.num_free:
+                return self._give([flight])
+            self._preempt(next(reversed(self._running.values())))
+        return NO_BLOCKS
+
+    def _preempt(self, flight: Flight) -> None:
+        """Send a request back to wait with nothing computed, ahead of the others."""
+        del self._running[flight.order]
+        if flight is self._partial:
+            self._partial = None
+        else:
+            flight.num_known = num_known = flight.num_known_at(self._num_steps)
+            self._publish(flight, num_known - 1)
+            self._leave_decoding(flight, num_known)
+            self._ends = [one for one in self._ends if one[2] is not flight]
+            self._needs = [one for one in self._needs if one[2] is not flight]
+            heapify(self._ends)
+            heapify(self._needs)
+        self._pool.release(flight.blocks)
+        flight.blocks = []
+        flight.was_preempted = True
+        self._waiting.appendleft(flight)
+        self._tell.preempted(flight.request_id)
+
+    def _begin_stride(self, num_steps: int) -> None:
         """Steps that decide nothing, in one wait."""
-        count, broadcast = self._num_decoding, self._broadcast.plain(self._num_decoding)
-        num_steps = min(MOST_STEPS, self._ends[0][0] - self.num_steps + 1)
-        fixed_ms = broadcast.total_ms
-        steps_ms = self._decode_steps_ms(count, self._num_known, num_steps)
+        plan = self._broadcast.plain(self._num_decoding)
+        fixed_ms = plan.total_ms
+        steps_ms = self._decode_steps_ms(self._num_decoding, self._num_known, num_steps)
         self._stride = ends = list(accumulate([round((fixed_ms + step_ms) * TICKS_PER_MS) for step_ms in steps_ms]))
-        self._begin(num_steps, ends[-1] / TICKS_PER_MS, broadcast)
+        self._begin(num_steps, ends[-1] / TICKS_PER_MS, plan)
 
     def _cut_stride(self) -> None:
         """A request has arrived: the stride ends with the step that is under way."""
-        now_ms = self._clock.now_ms
-        num_steps = bisect_left(self._stride, (now_ms - self._started_ms) * TICKS_PER_MS) + 1
-        if num_steps < self._num_steps:
-            self._num_steps = num_steps
+        num_steps = bisect_left(self._stride, (self._clock.now_ms - self._started_ms) * TICKS_PER_MS) + 1
+        if num_steps < self._num_under_way:
+            self._num_under_way = num_steps
             ends_ms = self._started_ms + self._stride[num_steps - 1] / TICKS_PER_MS
             self._set_number = self._clock.set(ends_ms, self._place, END, self)
 
     def _end_stride(self) -> None:
+        tell, num_steps, count = self._tell, self._num_under_way, self._num_decoding
+        before = self._progress(self._num_steps) if tell.wants_detail else {}
         self._stride = ()
+        if flights := self._needing(self._num_steps + num_steps - 1):
+            self._give(flights)
         self._size.forget_finished()
-        self._take_needed(self.num_steps + self._num_steps - 1)
-        self._tell_steps()
-        self._end_decoding()
+        number = self._pass(num_steps)
+        ended = self._take_ended()
+        if tell.wants_detail:
+            after = {one.request_id: (0, one.blocks) for one in self._running.values()}
+            tell.stride(number, num_steps, before, after)
+        self._tell_steps(number, num_steps * count, count)
+        self._finish(ended)
 
     def _end_step(self) -> None:
-        self._tell_steps()
-        now_ms = self._clock.now_ms
-        self._end_decoding()
         completed, self._completed = self._completed, []
+        number = self._pass(1)
+        ended = self._take_ended()
         for flight in completed:
-            flight.first_ms = now_ms
-            if flight.end_tokens == flight.num_prompt + 1:
-                self._finish(flight)
+            if flight.end_tokens == flight.num_known + 1:
+                ended.append(flight)
+                self._let_go(flight)
             else:
                 self._begin_decoding(flight)
+        self._tell_steps(number, self._num_tokens, self._num_requests)
+        for flight in completed:
+            if not flight.has_token:
+                flight.has_token = True
+                self._tell.first_token(flight.request_id)
+        self._finish(ended)
 
-    def _tell_steps(self) -> None:
-        """Count the steps that are over."""
-        counts, num_steps, broadcast = self._counts, self._num_steps, self._under_way
-        self.num_steps += num_steps
+    def _pass(self, num_steps: int) -> int:
+        """Steps are over; the number of the first one."""
+        number = self._num_steps + self._num_void
+        self._num_steps += num_steps
         self._num_known += num_steps * self._num_decoding
-        counts.steps += num_steps
-        counts.broadcast_bytes += num_steps * broadcast.sent_bytes
-        counts.broadcast_ms += num_steps * broadcast.grid_ms
-        self.busy_ms += self._clock.now_ms - self._started_ms
+        return number
+
+    def _tell_steps(self, number: int, num_tokens: int, num_requests: int) -> None:
+        states = len(self._running), len(self._waiting), self._pool.num_free
+        duration_ms = self._clock.now_ms - self._started_ms
+        self._tell.stepped(number, num_tokens, num_requests, states, duration_ms, self._plan, self._num_under_way)
 
     def _begin_decoding(self, flight: Flight) -> None:
-        """A request has its first token."""
-        step, num_known = self.num_steps, flight.num_prompt + 1
+        """A request has computed all that it knew, and sampled."""
+        step, num_known = self._num_steps, flight.num_known + 1
         flight.last_step = step + flight.end_tokens - num_known - 1
         self._num_decoding += 1
         self._num_known += num_known
-        self._size.begin_decoding(flight.id_bytes, flight.num_prompt)
+        self._size.begin_decoding(flight.id_bytes, num_known - 1)
         heappush(self._ends, (flight.last_step, flight.order, flight))
         needs_at = step + len(flight.blocks) * self._block_size - num_known + 1
         if needs_at <= flight.last_step:
             heappush(self._needs, (needs_at, flight.order, flight))
 
-    def _end_decoding(self) -> None:
-        """Let those go that have their last token."""
-        ends = self._ends
-        while ends and ends[0][0] < self.num_steps:
-            _, _, flight = heappop(ends)
-            self._num_decoding -= 1
-            self._num_known -= flight.end_tokens
-            self._size.end_decoding(flight.id_bytes, flight.end_tokens)
-            self._finish(flight)
+    def _leave_decoding(self, flight: Flight, num_known: int) -> None:
+        self._num_decoding -= 1
+        self._num_known -= num_known
+        self._size.end_decoding(flight.id_bytes, num_known)
 
-    def _finish(self, flight: Flight) -> None:
-        """A request has all its tokens; what its output has filled is found from now on, which nobody else can look for."""
+    def _take_ended(self) -> list[Flight]:
+        """Those that decoded and have their last token, without their blocks."""
+        ends = self._ends
+        ended: list[Flight] = []
+        while ends and ends[0][0] < self._num_steps:
+            flight = heappop(ends)[2]
+            self._leave_decoding(flight, flight.end_tokens)
+            self._let_go(flight)
+            ended.append(flight)
+        return ended
+
+    def _let_go(self, flight: Flight) -> None:
+        """A request gives up its blocks, with its last token."""
         self._publish(flight, flight.end_tokens - 1)
         self._pool.release(flight.blocks)
         self._size.add_finished(flight.id_bytes)
-        self.ended.append(flight)
-        counts, now_ms = self._counts, self._clock.now_ms
-        num_output = flight.end_tokens - flight.num_prompt
-        counts.end_ms = now_ms
-        counts.output_tokens += num_output
-        counts.prefill_ms += flight.first_ms - flight.admitted_ms
-        counts.ttft_ms.append(flight.first_ms - flight.arrived_ms)
-        counts.e2e_ms.append(now_ms - flight.arrived_ms)
-        if num_output > 1:
-            counts.tpot_ms.append((now_ms - flight.first_ms) / (num_output - 1))
+        del self._running[flight.order]
+
+    def _finish(self, ended: list[Flight]) -> None:
+        for flight in ended:
+            self._tell.finished(flight.request_id, flight.end_tokens - flight.num_prompt)
+        self.ended += ended
+
+    def _tell_decoding(self) -> None:
+        """Tell who decodes in the step that is planned; who has filled its blocks has got another one."""
+        for flight in self._running.values():
+            if flight is not self._partial:
+                num_computed = flight.num_known_at(self._num_steps) - 1
+                blocks = NO_BLOCKS if num_computed % self._block_size else flight.blocks[-1:]
+                self._tell.decodes(flight.request_id, num_computed, blocks)
+
+    def _progress(self, step: int) -> dict[str, tuple[int, int]]:
+        """Computed tokens and number of blocks of all that decode."""
+        running = [one for one in self._running.values() if one is not self._partial]
+        return {one.request_id: (one.num_known_at(step) - 1, len(one.blocks)) for one in running}

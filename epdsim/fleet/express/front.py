@@ -1,4 +1,4 @@
-"""The way of text requests to engines, in counts: what `Orchestrator` does of them, and who sends the next one."""
+"""The way of text requests to engines and back: what `Orchestrator` does of them, and who sends the next one."""
 
 from __future__ import annotations
 
@@ -7,96 +7,98 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from epdsim.core.prompt import RunPrompt, TokenRun
-from epdsim.core.request import WARM_UP
 from epdsim.core.rules import IDEAL
 from epdsim.core.scheduler.config import SchedulerConfig
+from epdsim.events import LegSent, Rendered, RequestArrived, Sink
 from epdsim.fleet.composer import text_prefill_bytes
 from epdsim.fleet.config import FleetConfig
 from epdsim.fleet.express.clock import NORMAL, Clock
-from epdsim.fleet.express.counts import RunCounts
-from epdsim.fleet.express.engine import WAKE, DeclinedError, Flight, TextEngine
-from epdsim.fleet.orchestrators import ORCHESTRATORS
-from epdsim.fleet.orchestrators.per_item import PerItem
+from epdsim.fleet.express.engine import WAKE, TextEngine
+from epdsim.fleet.express.flight import Flight
 from epdsim.fleet.routing import router
 from epdsim.fleet.step_cost import BroadcastCost
-from epdsim.fleet.world import on_grid
+from epdsim.fleet.telling import fleet_started
+from epdsim.fleet.world import NAME, on_grid
 from epdsim.workload.request import WorkloadRequest
 
 ARRIVE, BEGIN, TURN, RENDERED, SUBMIT, DONE = range(2, 8)
 """Kinds of what happens beside `WAKE` and `END`: the next request arrives; one that is there begins; it is a request's turn to be
 rendered; it is; it reaches its engine; its user has its last token."""
 
+STAGE, PREFIX = "aggregated", "engine"
+"""Leg and names of engines that generate what they prefill."""
 
-def run_express(
-    config: FleetConfig,
-    requests: Iterable[WorkloadRequest],
-    *,
-    concurrency: int | None = None,
-    keeps_arrivals: bool = False,
-) -> RunCounts | None:
-    """Run a workload through a fleet, if counts can tell what becomes of it.
 
-    They can where engines generate what they prefill, schedule first come first served by the ideal rules, and nothing goes wrong;
-    where all requests are text and their clients stay; and where nobody is refused or preempted.
+def can_carry(config: FleetConfig, requests: Iterable[WorkloadRequest]) -> bool:
+    """Whether a run is one for a `TextFleet`.
+
+    It is where engines generate what they prefill, schedule first come first served by the ideal rules, and nothing goes wrong; and
+    where all requests are text whose clients stay, and none is refused. What can be read but once is not looked at, thus no.
 
     Args:
-        config: As for `simulate`.
-        requests: As for it; read again by whoever runs them after this was declined.
-        concurrency: As for it.
-        keeps_arrivals: As for it.
-
-    Returns:
-        None where they can not, which may be noticed on the way.
+        config: The fleet.
+        requests: Read up to the first that speaks against it.
     """
-    if not _carries(config):
-        return None
-    try:
-        return _Front(config, iter(requests), is_open=concurrency is None, keeps_arrivals=keeps_arrivals).run(
-            concurrency or 1
-        )
-    except DeclinedError:
-        return None
+    if iter(requests) is requests or not _is_plain(config):
+        return False
+    most = _most_tokens(config.prefill.scheduler)
+    return all(_is_carried(one, most) for one in requests)
 
 
-def _carries(config: FleetConfig) -> bool:
-    is_plain = config.decode is None and config.encode is None and config.faults is None and config.dialect is IDEAL
-    kind = ORCHESTRATORS[config.orchestrator].kind
-    is_alone = config.costs.sharing.body == "none" and not config.prefill.lockstep
-    return is_plain and kind is PerItem and is_alone and _schedules_plainly(config.prefill.scheduler)
+def _is_plain(config: FleetConfig) -> bool:
+    is_alone = config.decode is None and config.encode is None and not config.prefill.lockstep
+    is_sound = config.faults is None and config.dialect is IDEAL and config.orchestrator in {"per_item", "batched"}
+    return (
+        is_alone and is_sound and config.costs.sharing.body == "none" and _schedules_plainly(config.prefill.scheduler)
+    )
 
 
 def _schedules_plainly(config: SchedulerConfig) -> bool:
     is_plain = config.policy == "fcfs" and not config.async_scheduling and config.speculative_method == "none"
     connects = config.ec_role != "none" or config.kv_role != "none"
     is_special = config.mm_encoder_only or config.is_encoder_decoder or config.mamba_block_aligned_split
-    # A plan is weighed by what changes when a request needs a block (`PlanSize.widen`).
+    # Plans are weighed anew when a request needs a block (`PlanSize.widen`).
     is_aligned = 128 % config.block_size == 0
     return is_plain and is_aligned and not (connects or is_special or config.long_prefill_token_threshold)
 
 
-class _Front:
-    """Front end, orchestrator and users.
+def _most_tokens(config: SchedulerConfig) -> int:
+    """Tokens of prompt and output that a request may have; the last one is never computed."""
+    most = min(config.max_model_len, (config.num_gpu_blocks - 1) * config.block_size + 1)
+    return most if config.enable_chunked_prefill else min(most, config.max_num_batched_tokens + 1)
+
+
+def _is_carried(request: WorkloadRequest, most: int) -> bool:
+    num_prompt = 0
+    for part in request.parts:
+        if not isinstance(part, TokenRun):
+            return False
+        num_prompt += part.length
+    stays = not (request.patience_ms or request.leaves_ms)
+    return stays and num_prompt > 0 and 0 < request.output_tokens <= most - num_prompt
+
+
+class TextFleet:
+    """Front end, orchestrator, engines and users of one run.
 
     Args:
         config: The fleet.
-        source: All requests.
-        is_open: Whether they come by the clock.
-        keeps_arrivals: Whether users of a closed loop wait for it.
+        emit: Takes every event.
+        wants_detail: Make the events of detail too; steps that decide nothing are told by the stride.
     """
 
-    def __init__(
-        self, config: FleetConfig, source: Iterator[WorkloadRequest], *, is_open: bool, keeps_arrivals: bool
-    ) -> None:
-        self._clock, self._counts, self._source = Clock(), RunCounts(), source
-        self._is_open, self._keeps_arrivals = is_open, keeps_arrivals
+    def __init__(self, config: FleetConfig, emit: Sink, *, wants_detail: bool) -> None:
+        self._clock, self._emit = Clock(), emit
+        self._source: Iterator[WorkloadRequest] = iter(())
+        self._is_open, self._keeps_arrivals = True, False
+        if wants_detail:
+            emit(fleet_started(config, PREFIX))
         pool, costs = config.prefill, config.costs
         broadcast = BroadcastCost(costs.broadcast, pool.tp)
         self._engines = [
-            TextEngine(f"engine-{place}", place, pool, self._clock, self._counts, broadcast)
+            TextEngine(f"{PREFIX}-{place}", place, pool, broadcast, self._clock, emit, wants_detail=wants_detail)
             for place in range(pool.count)
         ]
-        scheduler = pool.scheduler
-        self._most_tokens = min(scheduler.max_model_len, (scheduler.num_gpu_blocks - 1) * scheduler.block_size + 1)
         self._router = router(config.router_of(pool), self._now_ms, config.router_stale_ms)
         self._render, self._hop_ms, self._link = costs.render, costs.hop_ms, costs.body_link
         self._num_free_desks = config.render.count
@@ -106,16 +108,13 @@ class _Front:
     def _now_ms(self) -> float:
         return self._clock.now_ms
 
-    def run(self, num_users: int) -> RunCounts:
-        """All requests, until each has its last token.
-
-        Args:
-            num_users: Of a closed loop.
-        """
-        if self._is_open:
+    def run(self, source: Iterable[WorkloadRequest], concurrency: int | None, *, keeps_arrivals: bool) -> float:
+        """Serve requests until each has its last token, see `simulate`; when that is."""
+        self._source, self._is_open, self._keeps_arrivals = iter(source), concurrency is None, keeps_arrivals
+        if concurrency is None:
             self._arrive([])
         else:
-            for first in list(islice(self._source, num_users)):
+            for first in list(islice(self._source, concurrency)):
                 self._send(first)
         clock = self._clock
         while clock.is_set:
@@ -130,11 +129,7 @@ class _Front:
                     self._arrive([what])
                 else:
                     self._begin(what)
-        counts = self._counts
-        if len(counts.e2e_ms) < counts.injected:
-            raise DeclinedError("a request waits for what cannot happen")
-        counts.busy_ms = {one.name: one.busy_ms for one in self._engines if one.num_steps}
-        return counts
+        return clock.now_ms
 
     def _step(self, engine: TextEngine, kind: int, number: int) -> None:
         """What an engine has set the clock for."""
@@ -145,6 +140,13 @@ class _Front:
         if engine.ended:
             self._take_ended(engine)
 
+    def _take_ended(self, engine: TextEngine) -> None:
+        engine.outstanding -= len(engine.ended)
+        if not self._is_open:
+            for flight in engine.ended:
+                self._clock.set(self._clock.now_ms, NORMAL, DONE, flight)
+        engine.ended.clear()
+
     def _move(self, flight: Flight, kind: int) -> None:
         """The next thing that happens to a request."""
         if kind == RENDERED:
@@ -154,17 +156,12 @@ class _Front:
         elif kind == TURN:
             self._take_desk(flight)
         else:
-            self._send_next()
-
-    def _take_ended(self, engine: TextEngine) -> None:
-        for flight in engine.ended:
-            engine.outstanding -= 1
-            if not self._is_open:
-                self._clock.set(self._clock.now_ms, NORMAL, DONE, flight)
-        engine.ended.clear()
+            for source in self._source:
+                self._send(source)
+                break
 
     def _arrive(self, here: list[WorkloadRequest]) -> None:
-        """Requests are here; the clock is set for the next one that comes later before they begin."""
+        """Requests are here; the clock is set for the first that comes later before they begin."""
         clock = self._clock
         for source in self._source:
             at_ms = on_grid(source.arrival_ms)
@@ -175,13 +172,8 @@ class _Front:
         for source in here:
             self._begin(source)
 
-    def _send_next(self) -> None:
-        """A user of a closed loop is free."""
-        for source in self._source:
-            self._send(source)
-            return
-
     def _send(self, source: WorkloadRequest) -> None:
+        """A user of a closed loop has a request."""
         at_ms = on_grid(source.arrival_ms)
         if self._keeps_arrivals and at_ms > self._clock.now_ms:
             self._clock.set(at_ms, NORMAL, BEGIN, source)
@@ -190,18 +182,9 @@ class _Front:
 
     def _begin(self, source: WorkloadRequest) -> None:
         """A request comes in."""
-        runs = [part for part in source.parts if isinstance(part, TokenRun)]
-        if len(runs) < len(source.parts) or source.patience_ms or source.leaves_ms or source.slo_class == WARM_UP:
-            raise DeclinedError("it is no plain text request")
-        prompt = RunPrompt(runs)
-        num_prompt, num_output = prompt.num_tokens, source.output_tokens
-        if num_prompt < 1 or num_output < 1 or num_prompt + num_output > self._most_tokens:
-            raise DeclinedError("an engine refuses it")
-        counts, now_ms = self._counts, self._clock.now_ms
-        if not counts.injected:
-            counts.start_ms = now_ms
-        counts.injected += 1
-        flight = Flight(source.request_id, prompt, num_output, now_ms)
+        request_id, num_output = source.request_id, source.output_tokens
+        self._emit(RequestArrived(self._clock.now_ms, NAME, request_id, num_output, source.slo_class))
+        flight = Flight(request_id, RunPrompt(source.text), num_output)
         if self._num_free_desks:
             self._num_free_desks -= 1
             self._take_desk(flight)
@@ -210,25 +193,22 @@ class _Front:
 
     def _take_desk(self, flight: Flight) -> None:
         """A request is rendered from now on."""
-        num_tokens = flight.num_prompt
-        render_ms = self._render_ms.get(num_tokens)
+        render_ms = self._render_ms.get(flight.num_prompt)
         if render_ms is None:
-            render_ms = self._render_ms[num_tokens] = self._render.render_ms((), num_tokens)
-        self._counts.render_ms.append(render_ms)
+            render_ms = self._render_ms[flight.num_prompt] = self._render.render_ms((), flight.num_prompt)
         self._clock.set(self._clock.now_ms + on_grid(render_ms), NORMAL, RENDERED, flight)
 
     def _leave_desk(self, flight: Flight) -> None:
         """A request is rendered, and goes to an engine."""
-        clock, counts = self._clock, self._counts
+        clock, request_id, num_prompt = self._clock, flight.request_id, flight.num_prompt
         if self._at_desk:
             clock.set(clock.now_ms, NORMAL, TURN, self._at_desk.popleft())
         else:
             self._num_free_desks += 1
-        flight.sent_ms = clock.now_ms
-        counts.front_end_ms += flight.sent_ms - flight.arrived_ms
+        self._emit(Rendered(clock.now_ms, "render", request_id, num_prompt, 0, [], 0, 0, self._render_ms[num_prompt]))
         flight.engine = engine = self._router(self._engines, flight.prompt)
         engine.outstanding += 1
-        nbytes = text_prefill_bytes(flight.request_id, flight.num_prompt, hands_over=False)
-        counts.leg_bytes += nbytes
+        nbytes = text_prefill_bytes(request_id, num_prompt, hands_over=False)
+        self._emit(LegSent(clock.now_ms, NAME, request_id, STAGE, engine.name, nbytes, "none"))
         way_ms = self._hop_ms + self._link.transfer_ms(nbytes)
         clock.set(clock.now_ms + on_grid(way_ms), NORMAL, SUBMIT, flight)

@@ -64,9 +64,9 @@ class PlanSize:
     def _begin(self) -> None:
         self._plan_bytes = self._num_new = self._num_cached = self._num_samples = 0
 
-    def begin_decoding(self, id_bytes: int, num_prompt: int) -> None:
-        """A request has its first token. If it needs a block at once, that says how wide its computed tokens are (`widen`)."""
-        self._decoding_bytes += 3 * id_bytes + _DECODE_BYTES + int_bytes(num_prompt - 1)
+    def begin_decoding(self, id_bytes: int, num_computed: int) -> None:
+        """A request decodes from now on. If it needs a block at once, that says how wide its computed tokens are (`widen`)."""
+        self._decoding_bytes += 3 * id_bytes + _DECODE_BYTES + int_bytes(num_computed - 1)
 
     def widen(self, num_computed: int) -> None:
         """A request that decodes has computed so many tokens, one of `WIDENS_AT`.
@@ -75,9 +75,9 @@ class PlanSize:
         """
         self._decoding_bytes += int_bytes(num_computed) - int_bytes(num_computed - 1)
 
-    def end_decoding(self, id_bytes: int, end_tokens: int) -> None:
-        """A request that has decoded has all its tokens."""
-        self._decoding_bytes -= 3 * id_bytes + _DECODE_BYTES + int_bytes(end_tokens - 2)
+    def end_decoding(self, id_bytes: int, num_known: int) -> None:
+        """A request that knows so many tokens does not decode any more; if it needs a block, it has not got it."""
+        self._decoding_bytes -= 3 * id_bytes + _DECODE_BYTES + int_bytes(num_known - 2)
 
     def add_finished(self, id_bytes: int) -> None:
         """The next plan tells that a request has ended."""
@@ -92,35 +92,57 @@ class PlanSize:
         """Requests that decode get blocks, one each."""
         self._plan_bytes += packed_bytes(blocks) - head_bytes(len(blocks))
 
-    def add_chunk(
+    def add_cached(
         self, id_bytes: int, num_scheduled: int, num_computed: int, blocks: Sequence[int], *, is_last: bool
     ) -> None:
-        """The running request goes on with its prompt that has a part of it; `blocks` are new."""
+        """A known request computes a part of what it knows.
+
+        Args:
+            id_bytes: Of its id.
+            num_scheduled: Tokens of the part.
+            num_computed: Tokens before it.
+            blocks: New ones, or all of them when it is resumed.
+            is_last: Whether it samples then.
+        """
         self._num_cached += 1
-        row_bytes = 3 + (packed_bytes(blocks) - 1 if blocks else 0)
-        self._add(id_bytes, row_bytes + int_bytes(num_computed) + int_bytes(num_scheduled), is_last=is_last)
+        row_bytes = 2 + int_bytes(num_computed) + (packed_bytes(blocks) if blocks else 1)
+        self._add(id_bytes, row_bytes + int_bytes(num_scheduled), is_last=is_last)
 
     def add_new(
         self,
         id_bytes: int,
         num_scheduled: int,
-        num_cached: int,
+        num_computed: int,
         blocks: Sequence[int],
-        num_prompt: int,
+        num_known: int,
         *,
         is_last: bool,
     ) -> None:
-        """A request is admitted; `blocks` are its table, of which `num_cached` tokens were found."""
+        """A request is told in full.
+
+        Args:
+            id_bytes: Of its id.
+            num_scheduled: Tokens to compute.
+            num_computed: Tokens that were found.
+            blocks: Its table.
+            num_known: Tokens that it knows.
+            is_last: Whether it samples then.
+        """
         self._num_new += 1
-        row_bytes = 2 + 2 * int_bytes(num_cached) + packed_bytes(blocks) + int_bytes(num_prompt)
+        row_bytes = 2 + 2 * int_bytes(num_computed) + packed_bytes(blocks) + int_bytes(num_known)
         self._add(id_bytes, row_bytes + int_bytes(num_scheduled), is_last=is_last)
 
     def _add(self, id_bytes: int, more_bytes: int, *, is_last: bool) -> None:
         self._plan_bytes += (2 + is_last) * id_bytes + more_bytes
         self._num_samples += is_last
 
-    def take(self, step: int, num_decoding: int) -> int:
-        """Bytes of the plan of a step, to which nothing is added then; 0 when it admits nobody, whose plan is weighed by rows."""
+    def take(self, number: int, num_decoding: int) -> int:
+        """Bytes of a plan; 0 when it tells nobody in full: such a plan is weighed by its rows (`BroadcastCost.plain`).
+
+        Args:
+            number: Of the plan.
+            num_decoding: Requests of it that decode.
+        """
         num_new, num_cached = self._num_new, self._num_cached + num_decoding
         num_samples, plan_bytes = self._num_samples + num_decoding, self._plan_bytes
         self._begin()
@@ -128,4 +150,4 @@ class PlanSize:
             return 0
         heads = head_bytes(num_new + num_cached) + head_bytes(num_new) + head_bytes(num_cached)
         heads += head_bytes(num_samples) + head_bytes(self._num_finished)
-        return _EMPTY_BYTES + int_bytes(step) + heads + self._decoding_bytes + self._finished_bytes + plan_bytes
+        return _EMPTY_BYTES + int_bytes(number) + heads + self._decoding_bytes + self._finished_bytes + plan_bytes
