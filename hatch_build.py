@@ -25,6 +25,7 @@ COMPILED = (
     "cost/lm.py",
     "fleet/*.py",
     "fleet/ec/*.py",
+    "fleet/express/*.py",
     "fleet/orchestrators/*.py",
     "payload/message.py",
     "payload/packing.py",
