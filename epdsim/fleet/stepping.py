@@ -5,7 +5,7 @@ Its life: idle until something comes, then step after step until nothing is left
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
 
@@ -260,13 +260,13 @@ class Stepper:
         assert stride is not None, "a stride that was cut has called off its end"
         self._stride = None
         num_steps = stride.num_steps
-        before = self._progress() if self._world.wants_detail else None
+        before = self._scheduler.progress() if self._world.wants_detail else None
         if self._ec is not None:
             self._ec.look()
         outcome = self._scheduler.take_steps(num_steps)
         count = len(outcome.new_tokens)
         if before is not None:
-            self._emit_stride(num_steps, before)
+            self._emit_stride(num_steps, before, outcome.finished)
         self._emit_step(
             self._num_steps, num_steps * count, count, stride.started_ms, stride.broadcast, num_steps=num_steps
         )
@@ -279,15 +279,14 @@ class Stepper:
             self._take_aborts()
         self._advance()
 
-    def _progress(self) -> dict[str, tuple[int, int]]:
-        """Computed tokens and number of blocks of each request that runs."""
-        return {name: (computed, len(blocks)) for name, (computed, blocks) in self._scheduler.progress().items()}
-
-    def _emit_stride(self, num_steps: int, before: Mapping[str, tuple[int, int]]) -> None:
+    def _emit_stride(
+        self, num_steps: int, before: dict[str, tuple[int, int, Sequence[int]]], ended: Sequence[str]
+    ) -> None:
         """The decisions of a stride that has ended, which are none: what its steps computed, and on which blocks."""
-        now_ms, after, finished = self._world.env.now, self._scheduler.progress(), sorted(self._ended)
+        finished = sorted(self._ended)
         self._ended.clear()
-        self._world.emit(stride_planned(now_ms, self.name, self._num_steps, num_steps, before, after, finished))
+        now_ms, step = self._world.env.now, self._num_steps
+        self._world.emit(stride_planned(now_ms, self.name, step, num_steps, before, finished, ended))
 
     def _encode_ms(self, plan: StepPlan) -> float:
         """The encoder, where the engine runs it itself; one batch a step."""

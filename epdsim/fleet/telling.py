@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from epdsim.core.plan import CachedRequestData, NewRequestData, StepPlan
 from epdsim.core.request import Request
@@ -49,9 +49,9 @@ def stride_planned(
     name: str,
     step: int,
     num_steps: int,
-    before: Mapping[str, tuple[int, int]],
-    after: Mapping[str, tuple[int, Sequence[int]]],
+    before: dict[str, tuple[int, int, Sequence[int]]],
     finished: Sequence[str],
+    ended: Container[str],
 ) -> StepPlanned:
     """Steps that decided nothing, once they are taken: each request computed one token in each of them.
 
@@ -60,17 +60,17 @@ def stride_planned(
         name: Of the engine.
         step: Number of the first.
         num_steps: How many.
-        before: By request, computed tokens and length of the block table before them.
-        after: Computed tokens and block table after them, of requests that run on.
+        before: By request, computed tokens and length of the block table before them, and the table, which has grown since.
         finished: Ids that ended before them.
+        ended: Ids that end with the last of them, and have no table any more.
     """
-    blocks = {
-        request_id: list(after[request_id][1][length:])
-        for request_id, (_, length) in before.items()
-        if request_id in after and len(after[request_id][1]) > length
-    }
+    computed: dict[str, int] = {}
+    blocks: dict[str, Sequence[int]] = {}
+    for request_id, (num_computed, num_blocks, table) in before.items():
+        computed[request_id] = num_computed
+        if len(table) > num_blocks and request_id not in ended:
+            blocks[request_id] = table[num_blocks:]
     scheduled = dict.fromkeys(before, num_steps)
-    computed = {request_id: num_computed for request_id, (num_computed, _) in before.items()}
     return StepPlanned(
         now_ms,
         name,
@@ -148,7 +148,7 @@ def decisions(
     known: Container[str],
     *,
     wants_detail: bool,
-) -> Iterator[Event]:
+) -> list[Event]:
     """The decisions of a step.
 
     Args:
@@ -159,26 +159,29 @@ def decisions(
         known: Those that were admitted before.
         wants_detail: All of them, or only who is preempted and admitted.
     """
-    for request_id in plan.preempted:
-        yield Preempted(now_ms, name, request_id)
-    for new in plan.new:
-        yield _admitted(now_ms, name, new, requests[new.request_id], resumed=new.request_id in known)
-    for row in plan.cached:
-        if row.resumed:
-            length, blocks = requests[row.request_id].prompt.num_tokens, list(row.new_block_ids or ())
-            yield Admitted(
-                now_ms, name, row.request_id, length, row.num_computed_tokens, 0, (), resumed=True, block_ids=blocks
-            )
+    told: list[Event] = [Preempted(now_ms, name, request_id) for request_id in plan.preempted]
+    told += [
+        _admitted(now_ms, name, new, requests[new.request_id], resumed=new.request_id in known) for new in plan.new
+    ]
+    told += [_resumed(now_ms, name, row, requests[row.request_id]) for row in plan.cached if row.resumed]
     if wants_detail:
-        yield from _details(now_ms, name, plan)
+        told += [
+            PayloadsSent(now_ms, name, row.request_id, dict.fromkeys(row.mm_updates, "full"))
+            for row in plan.cached
+            if row.mm_updates
+        ]
+        told.append(_planned(now_ms, name, plan))
+    return told
 
 
-def _details(now_ms: float, name: str, plan: StepPlan) -> Iterator[Event]:
+def _planned(now_ms: float, name: str, plan: StepPlan) -> StepPlanned:
+    computed = {row.request_id: row.num_computed_tokens for row in plan.new}
+    blocks: dict[str, Sequence[int]] = {}
     for row in plan.cached:
-        if row.mm_updates:
-            yield PayloadsSent(now_ms, name, row.request_id, dict.fromkeys(row.mm_updates, "full"))
-    rows: Sequence[NewRequestData | CachedRequestData] = (*plan.new, *plan.cached)
-    yield StepPlanned(
+        computed[row.request_id] = row.num_computed_tokens
+        if row.new_block_ids and not row.resumed:
+            blocks[row.request_id] = list(row.new_block_ids)
+    return StepPlanned(
         now_ms,
         name,
         plan.step,
@@ -186,9 +189,17 @@ def _details(now_ms: float, name: str, plan: StepPlan) -> Iterator[Event]:
         plan.scheduled_encoder_inputs,
         plan.ec_loads,
         plan.free_encoder_mm_hashes,
-        {row.request_id: row.num_computed_tokens for row in rows},
-        {row.request_id: list(row.new_block_ids) for row in plan.cached if row.new_block_ids and not row.resumed},
+        computed,
+        blocks,
         plan.finished,
+    )
+
+
+def _resumed(now_ms: float, name: str, row: CachedRequestData, request: Request) -> Admitted:
+    """An admission after a preemption, where workers keep what they were sent."""
+    blocks, length = list(row.new_block_ids or ()), request.prompt.num_tokens
+    return Admitted(
+        now_ms, name, row.request_id, length, row.num_computed_tokens, 0, (), resumed=True, block_ids=blocks
     )
 
 

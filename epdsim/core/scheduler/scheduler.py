@@ -213,9 +213,11 @@ class Scheduler:
         assert not self.config.async_scheduling, "with async scheduling workers keep their drafts"
         take_drafts(self._engine, num_drafts)
 
-    def progress(self) -> dict[str, tuple[int, Sequence[int]]]:
-        """Computed tokens and block table of each request that runs; the tables are the scheduler's own and change with it."""
-        return {state.request_id: (state.num_computed, state.blocks) for state in self._engine.running}
+    def progress(self) -> dict[str, tuple[int, int, Sequence[int]]]:
+        """Of each request that runs: computed tokens, blocks, and the table of these, the scheduler's own that grows with it."""
+        return {
+            state.request_id: (state.num_computed, len(state.blocks), state.blocks) for state in self._engine.running
+        }
 
     @property
     def num_running_tokens(self) -> int:
