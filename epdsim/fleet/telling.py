@@ -49,7 +49,7 @@ def stride_planned(
     name: str,
     step: int,
     num_steps: int,
-    before: dict[str, tuple[int, int, Sequence[int]]],
+    before: Mapping[str, tuple[int, int, Sequence[int]]],
     finished: Sequence[str],
     ended: Container[str],
 ) -> StepPlanned:

@@ -366,8 +366,7 @@ class TextEngine:
         number = self._pass(num_steps)
         ended = self._take_ended()
         if tell.wants_detail:
-            after = {one.request_id: (0, one.blocks) for one in self._running.values()}
-            tell.stride(number, num_steps, before, after)
+            tell.stride(number, num_steps, before, [flight.request_id for flight in ended])
         self._tell_steps(number, num_steps * count, count)
         self._finish(ended)
 
@@ -448,7 +447,7 @@ class TextEngine:
                 blocks = NO_BLOCKS if num_computed % self._block_size else flight.blocks[-1:]
                 self._tell.decodes(flight.request_id, num_computed, blocks)
 
-    def _progress(self, step: int) -> dict[str, tuple[int, int]]:
-        """Computed tokens and number of blocks of all that decode."""
+    def _progress(self, step: int) -> dict[str, tuple[int, int, Sequence[int]]]:
+        """Of all that decode: computed tokens, blocks, and the table of these, which grows."""
         running = [one for one in self._running.values() if one is not self._partial]
-        return {one.request_id: (one.num_known_at(step) - 1, len(one.blocks)) for one in running}
+        return {one.request_id: (one.num_known_at(step) - 1, len(one.blocks), one.blocks) for one in running}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from epdsim.core.request import Request
 from epdsim.core.rules import IDEAL
@@ -107,13 +107,13 @@ class Teller:
         self,
         number: int,
         num_steps: int,
-        before: Mapping[str, tuple[int, int]],
-        after: Mapping[str, tuple[int, Sequence[int]]],
+        before: Mapping[str, tuple[int, int, Sequence[int]]],
+        ended: Container[str],
     ) -> None:
         """Steps are over that decided nothing, see `stride_planned`; told with detail."""
         finished = sorted(self._ended)
         self._ended.clear()
-        self._emit(stride_planned(self._clock.now_ms, self._name, number, num_steps, before, after, finished))
+        self._emit(stride_planned(self._clock.now_ms, self._name, number, num_steps, before, finished, ended))
 
     def stepped(
         self,
