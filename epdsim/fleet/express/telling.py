@@ -66,7 +66,7 @@ class Teller:
     def admitted(self, flight: Flight, count: int, num_computed: int) -> None:
         """It admits a request."""
         request_id, is_resumed = flight.request_id, flight.was_preempted
-        payloads = () if is_resumed and not self._is_v2 else []
+        payloads: Sequence[str] = () if is_resumed and not self._is_v2 else []
         now_ms, blocks = self._clock.now_ms, list(flight.blocks)
         event = Admitted(
             now_ms, self._name, request_id, flight.num_prompt, num_computed, 0, payloads, is_resumed, blocks
