@@ -6,7 +6,6 @@ the drafter writes past them, and heeds how far the drafter reads ahead in a pro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from epdsim.core.rules import Rule
@@ -64,7 +63,7 @@ def drafter_of(method: str, num_drafts: int, *, parallel: bool, drops_block: boo
     )
 
 
-def usable_hit(blocks: Sequence[int], *, drops_block: bool) -> Sequence[int]:
+def usable_hit(blocks: list[int], *, drops_block: bool) -> list[int]:
     """Blocks of a prefix hit that are used."""
     return blocks[:-1] if drops_block else blocks
 

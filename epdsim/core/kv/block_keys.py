@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from typing import Final
 
 from epdsim.core.items import MediaFeature
 from epdsim.core.prompt import Prompt, RunPrompt, TokenPrompt, TokenRun, first_tokens, joined_prompt
@@ -62,7 +63,7 @@ FILLED_LATER: Rule[Callable[[int, int], int]] = Rule(
 )
 
 
-RANGE = 1 << 20
+RANGE: Final = 1 << 20
 """Numbers that belong to one chain: its own, and those of the blocks that go on with the same run of content."""
 
 

@@ -7,7 +7,8 @@ lost first. A block that is found again leaves the queue.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import Final
 
 from epdsim.core.kv.block_keys import RANGE
 from epdsim.core.kv.free_queue import FreeQueue
@@ -42,7 +43,7 @@ REUSE = Rule(
     ideal=reused_first,
 )
 
-NULL_BLOCK = 0
+NULL_BLOCK: Final = 0
 """Id of the block that nobody gets."""
 
 
@@ -92,7 +93,7 @@ class BlockPool:
         # Where the same prefix was computed several times at once: all blocks with that key, the first one serves hits.
         self._doubles: dict[int, list[int]] = {}
 
-    def find_all(self, keys: Sequence[int]) -> list[int]:
+    def find_all(self, keys: list[int]) -> list[int]:
         """Blocks that hold what the keys stand for, up to the first that is not there.
 
         Args:
@@ -112,7 +113,7 @@ class BlockPool:
             blocks.append(row[place])
         return blocks
 
-    def num_idle(self, blocks: Sequence[int]) -> int:
+    def num_idle(self, blocks: list[int]) -> int:
         """How many of `blocks` nobody holds, so that holding them makes the pool smaller."""
         held = self._held
         return sum([block not in held for block in blocks]) if blocks else 0
@@ -135,7 +136,7 @@ class BlockPool:
         self._held.update(taken)
         return taken
 
-    def hold(self, blocks: Sequence[int]) -> None:
+    def hold(self, blocks: list[int]) -> None:
         """Add a reference to found blocks."""
         held, further = self._held, self._further_refs
         for block in blocks:
@@ -146,7 +147,7 @@ class BlockPool:
                 self._cached_free.remove(block)
                 self.num_free -= 1
 
-    def release(self, table: Sequence[int]) -> None:
+    def release(self, table: list[int]) -> None:
         """Give up a request's block table; its tail is lost before its head."""
         ended = self._without_shared(table) if self._further_refs else table
         if not ended:
@@ -157,10 +158,17 @@ class BlockPool:
         if self._frees_last:
             self._cached_free.append(ended[::-1])
             return
-        self._cached_free.append([block for block in reversed(ended) if key_of[block]])
-        self._plain_free += [block for block in ended if not key_of[block]]
+        keys = [key_of[block] for block in ended]
+        num_keyed = keys.index(0) if 0 in keys else len(keys)
+        keyed, plain = ended[:num_keyed], ended[num_keyed:]
+        if any(keys[num_keyed:]):  # one before them has lost its key
+            keyed += [block for block in plain if key_of[block]]
+            plain = [block for block in plain if not key_of[block]]
+        keyed.reverse()
+        self._cached_free.append(keyed)
+        self._plain_free += plain
 
-    def _without_shared(self, table: Sequence[int]) -> Sequence[int]:
+    def _without_shared(self, table: list[int]) -> list[int]:
         """The blocks of a table that nobody else holds; the others have one reference less."""
         further = self._further_refs
         ended: list[int] = []
@@ -173,24 +181,30 @@ class BlockPool:
                 further[block] -= 1
         return ended
 
-    def publish(self, blocks: Sequence[int], keys: Sequence[int]) -> None:
+    def publish(self, blocks: list[int], keys: list[int]) -> None:
         """Make full blocks findable.
 
         Args:
             blocks: Without a key.
             keys: Of each; ascending, as the keys along a prefix are.
         """
-        key_of, rows = self._key_of, self._rows
-        if len(keys) == 1:  # nearly all calls: the block that a request has just filled
-            key_of[blocks[0]] = key = keys[0]
-            found = rows.get(key // RANGE)
-            if found is not None and key % RANGE == len(found):
-                found.append(blocks[0])
-                return
-        for block, key in zip(blocks, keys, strict=True):
+        key_of, rows, count = self._key_of, self._rows, len(keys)
+        assert len(blocks) == count, "each block has a key"
+        if not count:
+            return
+        for block, key in zip(blocks, keys):  # noqa: B905 - compiled, it is a loop without tuples
             key_of[block] = key
+        first, place = keys[0], keys[0] % RANGE
+        if keys[-1] - first == count - 1 and place + count <= RANGE:
+            found = rows.get(first // RANGE)
+            if found is None and not place:
+                rows[first // RANGE] = list(blocks)
+                return
+            if found is not None and len(found) == place:  # nearly always: the next blocks of a request
+                found += blocks
+                return
         end = 0
-        while end < len(keys):
+        while end < count:
             start, key = end, keys[end]
             row, place = rows.setdefault(key // RANGE, []), key % RANGE
             if place < len(row):
@@ -198,7 +212,7 @@ class BlockPool:
                 end += 1
                 continue
             # Nobody has published the keys of the row's rest, nor can have before those ahead of them.
-            end = min(len(keys), start + RANGE - place)
+            end = min(count, start + RANGE - place)
             while keys[end - 1] - key != end - 1 - start:
                 end -= 1
             row += [NULL_BLOCK] * (place - len(row))
@@ -216,7 +230,7 @@ class BlockPool:
         """Make a block unfindable: its content is about to be overwritten, or will not be written after all."""
         self._lose([block])
 
-    def _lose(self, blocks: Sequence[int]) -> None:
+    def _lose(self, blocks: list[int]) -> None:
         """Make blocks unfindable, each of which has a key."""
         self.num_lost += len(blocks)
         key_of, rows = self._key_of, self._rows

@@ -6,9 +6,10 @@ blocks are queued and taken many at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import Final
 
-_SLACK = 64
+_SLACK: Final = 64
 """Entries that may be passed over, or have been taken, before it is worth to write the queue anew."""
 
 
@@ -29,7 +30,7 @@ class FreeQueue:
         self._times_left: dict[int, int] = {}
         self._num_left = 0
 
-    def append(self, blocks: Sequence[int]) -> None:
+    def append(self, blocks: list[int]) -> None:
         """Queue blocks, the first one first; none of them is in the queue."""
         self._entries += blocks
         self.num_blocks += len(blocks)

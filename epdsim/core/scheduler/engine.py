@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from enum import Enum
 from itertools import chain
+from typing import Final
 
 from epdsim.core.caches.encoder_cache import EncoderCache
 from epdsim.core.caches.encoder_decoder_cache import EncoderDecoderCache
@@ -24,7 +25,7 @@ from epdsim.core.scheduler.rules import Behaviour
 from epdsim.core.scheduler.state import RequestState
 from epdsim.core.scheduler.transfers import Transfers
 
-NEVER = sys.maxsize
+NEVER: Final = sys.maxsize
 """More tokens than any request has."""
 
 
@@ -122,7 +123,7 @@ class EngineState:
         """
         return self.with_lookahead(num_known + self.drafter.num_drafts * (2 if self.config.async_scheduling else 1))
 
-    def fits(self, state: RequestState, hit: Sequence[int], end: int, num_reserved: int = 0) -> bool:
+    def fits(self, state: RequestState, hit: list[int], end: int, num_reserved: int = 0) -> bool:
         """Whether the free blocks suffice for a waiting request's first `end` tokens.
 
         Args:
@@ -139,7 +140,7 @@ class EngineState:
             return True
         return max(0, self.blocks_for(state.num_tokens) - num_held) + num_idle <= free
 
-    def adopt(self, state: RequestState, hit: Sequence[int]) -> None:
+    def adopt(self, state: RequestState, hit: list[int]) -> None:
         """Begin a request's block table with found blocks; one whose whole short prompt was loaded has a table already."""
         if not state.blocks:
             self.pool.hold(hit)
@@ -179,8 +180,10 @@ class EngineState:
     def release_blocks(self, state: RequestState) -> None:
         """Give up the request's block table at once."""
         self.pool.release(state.blocks)
-        self.pool.release(state.cross_blocks)
-        state.blocks, state.cross_blocks = [], ()
+        state.blocks = []
+        if state.cross_blocks:
+            self.pool.release(list(state.cross_blocks))
+            state.cross_blocks = ()
         state.capacity = state.num_published = state.publish_at = 0
 
     def release_past(self, state: RequestState, num_tokens: int) -> None:

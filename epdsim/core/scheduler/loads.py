@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 from epdsim.core.plan import KvLoad, TransferReport
 from epdsim.core.rules import Rule
@@ -60,13 +60,13 @@ def remote_tokens(state: RequestState, num_local: int) -> tuple[int, bool] | Non
     return num_tokens, is_async and num_tokens > 0
 
 
-def load_behind(engine: EngineState, state: RequestState, hit: Sequence[int], end: int, *, is_async: bool) -> KvLoad:
+def load_behind(engine: EngineState, state: RequestState, hit: list[int], end: int, *, is_async: bool) -> KvLoad:
     """The load of a request's blocks from behind the prefix hit up to token `end`."""
     blocks, start = state.blocks[len(hit) : engine.blocks_for(end)], len(hit) * engine.config.block_size
     return KvLoad(state.request_id, blocks, start, end, is_async)
 
 
-def begin_load(engine: EngineState, draft: StepDraft, state: RequestState, hit: Sequence[int], end: int) -> bool:
+def begin_load(engine: EngineState, draft: StepDraft, state: RequestState, hit: list[int], end: int) -> bool:
     """Give a waiting request the blocks for its first `end` tokens, which are loaded while it waits; False if they do not fit."""
     transfers = engine.transfers
     assert transfers is not None, "checked when the request was added"

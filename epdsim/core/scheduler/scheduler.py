@@ -110,7 +110,7 @@ class Scheduler:
         withheld = engine.transfers.withheld if engine.transfers is not None else {}
         if request.request_id in engine.requests or request.request_id in withheld:
             raise InputError(f"request {request.request_id!r}", "a request of that id is alive", "use another id")
-        embeds = tuple(engine.behaviour.item_slots(feature.position) for feature in request.mm_features)
+        embeds = tuple([engine.behaviour.item_slots(feature.position) for feature in request.mm_features])
         if not trusted:
             check_request(engine, request, embeds)
         engine.forget_unused_keys()

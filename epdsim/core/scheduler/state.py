@@ -139,7 +139,12 @@ class RequestState:
         self.was_preempted = False
         self.hit: list[int] = []
         self.hit_epoch = -1
-        self._set_media(media_embeds)
+        self.media_starts: tuple[int, ...] = ()
+        self.media_ends: tuple[int, ...] = ()
+        self.media_embeds = media_embeds
+        self.last_media_end = 0
+        if media_embeds:
+            self._set_media(media_embeds)
         self.sent: Sequence[MediaFeature] = ()
 
     def __lt__(self, other: RequestState) -> bool:
@@ -149,7 +154,7 @@ class RequestState:
         self.media_starts = tuple(feature.position.offset for feature in self.features)
         self.media_ends = tuple(feature.position.end for feature in self.features)
         self.media_embeds = media_embeds
-        self.last_media_end = max(self.media_ends, default=0)
+        self.last_media_end = max(self.media_ends)
 
     def keep_tokens(self, num_kept: int) -> None:
         """Forget all known tokens of a turn that has ended but the first `num_kept`, which may be fewer than its prompt has."""

@@ -7,7 +7,7 @@ blocks are taken and become findable within those steps is kept, since later dec
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from epdsim.core.scheduler.engine import NEVER, EngineState, PauseState
 from epdsim.core.scheduler.state import RequestState, Status
@@ -108,7 +108,7 @@ def take_steps(engine: EngineState, count: int) -> StepOutcome:
     return StepOutcome(dict.fromkeys([state.request_id for state in running], count), finished, turned=turned)
 
 
-def _take_blocks(engine: EngineState, running: Sequence[RequestState], needs: list[tuple[int, int]]) -> None:
+def _take_blocks(engine: EngineState, running: list[RequestState], needs: list[tuple[int, int]]) -> None:
     """Take a block for each need: earlier steps first, within a step in scheduling order.
 
     Args:
@@ -118,13 +118,14 @@ def _take_blocks(engine: EngineState, running: Sequence[RequestState], needs: li
     """
     size = engine.config.block_size
     needs.sort()
-    for (_, index), block in zip(needs, engine.pool.take(len(needs)), strict=True):
+    blocks = engine.pool.take(len(needs))
+    for (_, index), block in zip(needs, blocks):  # noqa: B905 - compiled, it is a loop without tuples
         state = running[index]
         state.blocks.append(block)
         state.capacity += size
 
 
-def _publish_in_order(engine: EngineState, running: Sequence[RequestState], count: int) -> None:
+def _publish_in_order(engine: EngineState, running: list[RequestState], count: int) -> None:
     """Publish blocks in the order in which they were filled, which decides between those of equal key.
 
     Only outputs that have ids can be equal: others are named after their requests.
@@ -134,7 +135,7 @@ def _publish_in_order(engine: EngineState, running: Sequence[RequestState], coun
         engine.publish(state, state.num_computed - count + step)
 
 
-def _fillings(running: Sequence[RequestState], count: int, block_size: int) -> Iterator[tuple[int, int]]:
+def _fillings(running: list[RequestState], count: int, block_size: int) -> Iterator[tuple[int, int]]:
     """Steps, counted from 1, in which a request filled a block, with its place in scheduling order."""
     for index, state in enumerate(running):
         first = block_size - (state.num_computed - count) % block_size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
+from typing import Final
 
 from epdsim.core.ec.connector import NOTHING_FAILED
 from epdsim.core.plan import StepPlan, TransferReport
@@ -14,7 +15,7 @@ from epdsim.core.scheduler.loads import take_completed, withholds
 from epdsim.core.scheduler.sessions import end_turn
 from epdsim.core.scheduler.state import RequestState, Status
 
-SYNTHETIC = (0,)
+SYNTHETIC: Final = (0,)
 """What a request yields when nobody says: one token, for prompts with ids a negative one that counts upwards."""
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from epdsim.core.scheduler.drafts import padded
 from epdsim.core.scheduler.encoder import EncoderChoice, choose_encoder_inputs, leave_ahead, take_encoder_inputs
@@ -14,7 +13,7 @@ from epdsim.core.scheduler.queues import WaitingQueue
 from epdsim.core.scheduler.sessions import GIVE_WAY
 from epdsim.core.scheduler.state import RequestState, Status
 
-LOOK_AHEAD = 32
+LOOK_AHEAD: Final = 32
 """Block keys that a look-up computes at a time."""
 
 
@@ -51,7 +50,7 @@ def schedule_waiting(engine: EngineState, draft: StepDraft) -> None:
         waiting.add_first(not_ready)
 
 
-def find_prefix(engine: EngineState, state: RequestState) -> Sequence[int]:
+def find_prefix(engine: EngineState, state: RequestState) -> list[int]:
     """The blocks of the longest known prefix of a request that holds none, leaving at least one token to compute.
 
     A request that does not fit is looked up again in every step, so what was found is kept as long as it must still be true: no key
@@ -84,7 +83,7 @@ class _Start(NamedTuple):
         is_async: Whether these are loaded between steps first.
     """
 
-    hit: Sequence[int]
+    hit: list[int]
     num_cached: int
     num_computed: int
     is_async: bool
