@@ -22,13 +22,16 @@ COMPILED = (
     "core/plan.py",
     "core/prompt.py",
     "core/scheduler/*.py",
+    "cost/link.py",
     "cost/lm.py",
+    "cost/render.py",
     "fleet/*.py",
     "fleet/ec/*.py",
     "fleet/express/*.py",
     "fleet/orchestrators/*.py",
     "payload/message.py",
     "payload/packing.py",
+    "report/metrics.py",
     "spec/*.py",
 )
 """Below `epdsim`; a folder's `__init__.py` stays as it is."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import sqrt
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol
 
 from epdsim.core.errors import InputError
 from epdsim.cost.checks import non_negative
@@ -49,25 +49,17 @@ class LmCost(Protocol):
         ...
 
 
-@runtime_checkable
-class StridingLm(LmCost, Protocol):
-    """A model that times many decode steps at once."""
-
-    def decode_steps_ms(self, requests: int, context_tokens: int, num_steps: int) -> list[float]:
-        """Milliseconds of steps that only decode; the same as `step_ms` of each, to the bit.
-
-        Args:
-            requests: In every step; at least 1.
-            context_tokens: Sum of their contexts in the first step; it grows by a token per request and step.
-            num_steps: At least 1.
-        """
-        ...
+DecodeStepper = Callable[[int, int, int], list[float]]
+"""A model's `decode_steps_ms(requests, context_tokens, num_steps)`: milliseconds of steps that only decode, to the bit what
+`step_ms` says of each. `context_tokens` is the sum of the contexts in the first step; it grows by a token per request and step.
+There is a request at least, and a step."""
 
 
-def decode_stepper(lm: LmCost) -> Callable[[int, int, int], list[float]]:
+def decode_stepper(lm: LmCost) -> DecodeStepper:
     """A model's `decode_steps_ms`, made of its `step_ms` where it has none."""
-    if isinstance(lm, StridingLm):
-        return lm.decode_steps_ms
+    found: DecodeStepper | None = getattr(lm, "decode_steps_ms", None)
+    if found is not None:
+        return found
 
     def one_by_one(requests: int, context_tokens: int, num_steps: int) -> list[float]:
         contexts = range(context_tokens, context_tokens + requests * num_steps, requests)
@@ -114,7 +106,7 @@ class LinearLm:
         )
 
     def decode_steps_ms(self, requests: int, context_tokens: int, num_steps: int) -> list[float]:
-        """Milliseconds of steps that only decode, see `StridingLm`."""
+        """Milliseconds of steps that only decode, see `DecodeStepper`."""
         fixed_ms, token_ms = self.fixed_ms + self.decode_request_ms * requests, self.context_token_ms
         end = context_tokens + requests * num_steps
         return [fixed_ms + token_ms * context for context in range(context_tokens, end, requests)]
@@ -230,7 +222,7 @@ class RooflineLm:
         return step
 
     def decode_steps_ms(self, requests: int, context_tokens: int, num_steps: int) -> list[float]:
-        """Milliseconds of steps that only decode, see `StridingLm`."""
+        """Milliseconds of steps that only decode, see `DecodeStepper`."""
         compute, memory = self._decode_ms * requests, self._weights_ms
         if self._expert_ms:
             memory += self._expert_ms * (1.0 - self._miss**requests)

@@ -29,7 +29,8 @@ class Alarm(simpy.Event):
         callbacks: Called then; `callbacks.clear()` calls it off.
     """
 
-    _ok, _value = True, None
+    _ok = True
+    _value = None
 
     def __init__(self, env: simpy.Environment, callbacks: list[Callback]) -> None:  # what `Event` does, and no more
         self.env = env

@@ -115,7 +115,7 @@ class Stepper:
             return
         if self._ec is not None:
             self._ec.look()
-        while not (plan := scheduler.schedule()).total_num_scheduled_tokens:
+        while not (plan := scheduler.schedule()).num_scheduled_tokens:
             self._tell_allocated(plan)
             report = self._report()
             if self._ec is not None:
@@ -246,7 +246,7 @@ class Stepper:
         steps_ms = self._decode_steps_ms(count, scheduler.num_running_tokens, num_steps)
         fixed_ms = broadcast.total_ms
         ends = list(accumulate([(fixed_ms + step_ms) * TICKS_PER_MS + WHOLE - WHOLE for step_ms in steps_ms]))
-        self._stride = stride = Stride(self._world.env.now, ends, num_steps, broadcast)
+        self._stride = stride = Stride(self._world.env.now, ends, broadcast)
         stride.timer = self._world.at_step_end(ends[-1] / TICKS_PER_MS, self._end_stride, self._place)
 
     def _cut_stride(self, stride: Stride) -> None:

@@ -20,7 +20,7 @@ from epdsim.events import Event, Sink
 from epdsim.fleet.clock import NORMAL, Callback, Clock
 from epdsim.fleet.config import FleetConfig
 
-NAME = "orchestrator"
+NAME: Final = "orchestrator"
 """Of the orchestrator, for events."""
 
 TICKS_PER_MS: Final = 1048576.0

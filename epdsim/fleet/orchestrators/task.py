@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from epdsim.core.prompt import RunPrompt, TokenRun
@@ -35,12 +35,14 @@ NO_HANDLES = Handles()
 """Nothing was encoded."""
 
 
-@dataclass(slots=True)
 class Task:
     """A request under way.
 
-    Attributes:
+    Args:
         source: As the workload states it.
+
+    Attributes:
+        request_id: The client's.
         stage: Where it is: `"render"`, `"encode"` or `"generate"`.
         rendered: As it goes to engines now: with output that the client has as the end of its prompt.
         handles: Of its embeddings; None while they are still to be had.
@@ -54,18 +56,33 @@ class Task:
         call: The call to an engine that it waits for, with the engine; None while there is none.
     """
 
-    source: WorkloadRequest
-    stage: str = "render"
-    rendered: RenderedRequest = field(init=False)
-    handles: Handles | None = None
-    leased: list[str] = field(default_factory=list[str])
-    consumer: EngineInstance | None = None
-    setback: Setback | None = None
-    num_losses: int = 0
-    num_misses: int = 0
-    num_encodes: int = 0
-    is_left: bool = False
-    call: tuple[EngineInstance, Job] | None = None
+    __slots__ = (
+        "call",
+        "consumer",
+        "handles",
+        "is_left",
+        "leased",
+        "num_encodes",
+        "num_losses",
+        "num_misses",
+        "rendered",
+        "request_id",
+        "setback",
+        "source",
+        "stage",
+    )
+
+    rendered: RenderedRequest
+
+    def __init__(self, source: WorkloadRequest) -> None:
+        self.source, self.request_id, self.stage = source, source.request_id, "render"
+        self.handles: Handles | None = None
+        self.leased: list[str] = []
+        self.consumer: EngineInstance | None = None
+        self.setback: Setback | None = None
+        self.num_losses = self.num_misses = self.num_encodes = 0
+        self.is_left = False
+        self.call: tuple[EngineInstance, Job] | None = None
 
     @property
     def has_first_token(self) -> bool:
@@ -88,11 +105,6 @@ class Task:
         """
         if self.is_left:
             raise ClientLeftError
-
-    @property
-    def request_id(self) -> str:
-        """The client's."""
-        return self.source.request_id
 
     @property
     def num_delivered(self) -> int:
