@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from epdsim.core.items import MediaItem
 from epdsim.core.legs import KV_WISH, Leg, decode_leg, encode_legs, json_chars, leg_bytes, prefill_leg
 from epdsim.core.prompt import RunPrompt, TokenRun
 from epdsim.core.slots import FeatureTables
 from epdsim.fleet.config import PREFILL_PAYLOADS
-from epdsim.fleet.encode import EncodeItem
-from epdsim.fleet.render import RenderedRequest
-from epdsim.media import RenderedMedia
+
+if TYPE_CHECKING:
+    from epdsim.fleet.encode import EncodeItem
+    from epdsim.fleet.render import RenderedRequest
+    from epdsim.media import RenderedMedia
 
 
 def body_bytes(leg: Leg) -> int:

@@ -23,6 +23,8 @@ PREFILL_PAYLOADS: tuple[PrefillMode, ...] = ("full", "metadata", "deferred")
 Sharing = Literal["none", "instance", "fleet", "fair-instance", "fair-fleet"]
 LOOKS_AGAIN_MS = 100.0
 """How often an idle engine looks whether an embedding that it waits for is late."""
+LONGEST_STRIDE = 64
+"""Steps that an engine looks ahead at most: an arrival makes the rest of the look-ahead worthless."""
 
 
 @dataclass(frozen=True, slots=True)

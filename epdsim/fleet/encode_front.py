@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import simpy
 
-from epdsim.fleet.world import World, on_grid
+from epdsim.fleet.grid import on_grid
+from epdsim.fleet.world import World
 
 if TYPE_CHECKING:
     from epdsim.fleet.encode import EncodeJob

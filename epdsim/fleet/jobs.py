@@ -9,9 +9,9 @@ from typing import Final
 
 import simpy
 
+from epdsim.fleet.grid import TICKS_PER_MS
 from epdsim.fleet.render import RenderedRequest
 from epdsim.fleet.step_cost import StepBroadcast
-from epdsim.fleet.world import TICKS_PER_MS
 
 NEVER_MS: Final = -1.0
 

@@ -19,7 +19,8 @@ from epdsim.cost.link import Link
 from epdsim.events import LinkUsed
 from epdsim.fleet.config import Sharing
 from epdsim.fleet.faults import LinkName, Pace
-from epdsim.fleet.world import World, on_grid, up_to_grid
+from epdsim.fleet.grid import on_grid, up_to_grid
+from epdsim.fleet.world import World
 
 
 class Line:

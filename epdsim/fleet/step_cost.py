@@ -10,7 +10,7 @@ from epdsim.core.records import record
 from epdsim.core.request import Request
 from epdsim.cost.broadcast import BroadcastProfile, broadcast_ms
 from epdsim.cost.lm import StepLoad
-from epdsim.fleet.world import on_grid
+from epdsim.fleet.grid import on_grid
 from epdsim.payload.message import MessageSize, message_size
 
 

@@ -24,20 +24,18 @@ from epdsim.events import (
     RequestFinished,
     StepFinished,
 )
-from epdsim.fleet.config import LOOKS_AGAIN_MS, EnginePool
+from epdsim.fleet.config import LONGEST_STRIDE, LOOKS_AGAIN_MS, EnginePool
 from epdsim.fleet.ec.consumer import Consumer, Engine
 from epdsim.fleet.faults import ClientLeftError, EmbeddingLostError, RequestLostError
+from epdsim.fleet.grid import TICKS_PER_MS, WHOLE, on_grid
 from epdsim.fleet.jobs import NEVER_MS, Job, Setback, Stride
 from epdsim.fleet.lockstep import Lockstep
 from epdsim.fleet.step_cost import BroadcastCost, StepBroadcast, step_load
 from epdsim.fleet.telling import decisions, engine_started, stride_planned
-from epdsim.fleet.world import TICKS_PER_MS, WHOLE, World, on_grid
+from epdsim.fleet.world import World
 
 Consume = Callable[[Engine], Consumer]
 """Makes an engine's side of the hand-over of embeddings."""
-
-LONGEST_STRIDE = 64
-"""Steps that are looked ahead at most: an arrival makes the rest of the look-ahead worthless."""
 
 
 class Stepper:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
+from typing import Final
 
 from epdsim.core.plan import CachedRequestData, NewRequestData, StepPlan
 from epdsim.core.request import Request
@@ -17,10 +18,26 @@ from epdsim.events import (
     PayloadsSent,
     Preempted,
     RequestQueued,
+    Sink,
     StepPlanned,
 )
 from epdsim.fleet.config import FleetConfig
 from epdsim.fleet.faults import NO_FAULTS
+
+NAME: Final = "orchestrator"
+"""Of the orchestrator, for events."""
+
+
+def to_all(sinks: Sequence[Sink]) -> Sink:
+    """A sink that hands an event to each of some."""
+    if len(sinks) == 1:
+        return sinks[0]
+
+    def emit(event: Event) -> None:
+        for sink in sinks:
+            sink(event)
+
+    return emit
 
 
 def fleet_started(config: FleetConfig, prefix: str) -> FleetStarted:

@@ -1,8 +1,7 @@
 """What all processes of one simulated fleet share: the clock, the configuration, the event sinks, the EC store.
 
-Time stands on a grid of 2^-20 milliseconds (about a nanosecond), so that sums of durations are exact and many steps taken at once
-end at the same instant as one by one (property FWD-EQ). What happens at the instant at which a step ends is seen by the next step:
-ends of steps come last within an instant.
+Time stands on the grid of `epdsim.fleet.grid`. What happens at the instant at which a step ends is seen by the next step: ends of
+steps come last within an instant.
 """
 
 from __future__ import annotations
@@ -10,45 +9,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from itertools import count
-from math import ceil
 from typing import Final
 
 import simpy
 
 from epdsim.core.ec.store import EcStore
-from epdsim.events import Event, Sink
+from epdsim.events import Sink
 from epdsim.fleet.clock import NORMAL, Callback, Clock
 from epdsim.fleet.config import FleetConfig
+from epdsim.fleet.grid import on_grid
+from epdsim.fleet.telling import to_all
 
-NAME: Final = "orchestrator"
-"""Of the orchestrator, for events."""
-
-TICKS_PER_MS: Final = 1048576.0
-WHOLE: Final = 4503599627370496.0
-"""2^52: a number of ticks from 0 to there has no room for a fraction once this is added, and is rounded as `round` does it."""
 _LAST: Final = NORMAL + 1
-
-
-def on_grid(duration_ms: float) -> float:
-    """The nearest duration on the grid of time."""
-    return round(duration_ms * TICKS_PER_MS) / TICKS_PER_MS
-
-
-def up_to_grid(time_ms: float) -> float:
-    """The first moment on the grid that is not before a time."""
-    return ceil(time_ms * TICKS_PER_MS) / TICKS_PER_MS
-
-
-def to_all(sinks: Sequence[Sink]) -> Sink:
-    """A sink that hands an event to each of some."""
-    if len(sinks) == 1:
-        return sinks[0]
-
-    def emit(event: Event) -> None:
-        for sink in sinks:
-            sink(event)
-
-    return emit
 
 
 class World:

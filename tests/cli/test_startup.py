@@ -29,7 +29,7 @@ def test_help_imports_nothing_heavy():
     assert not HEAVY & set(imported)
 
 
-NOT_FOR_A_TEXT_RUN = HEAVY - {"simpy", "numpy", "pydantic", "msgspec", "yaml"} | {
+NOT_FOR_A_TEXT_RUN = HEAVY - {"numpy", "pydantic", "msgspec", "yaml"} | {
     "concurrent.futures",
     "epdsim.cli.check",
     "epdsim.cost.profile",

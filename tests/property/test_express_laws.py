@@ -9,7 +9,7 @@ from simulator_laws import ENCODER, built
 
 from epdsim.events import Admitted, Preempted
 from epdsim.fleet.express import TextFleet, can_carry
-from epdsim.fleet.simulation import simulate_in
+from epdsim.fleet.processes import simulate_in
 from epdsim.fleet.world import World
 from epdsim.testing.scenario_files import text_files
 

@@ -11,7 +11,7 @@ from epdsim.fleet.ec.producer import Producer
 from epdsim.fleet.ec.pull import PullSides
 from epdsim.fleet.ec.push import PushSides
 from epdsim.fleet.ec.store import StoreSides
-from epdsim.fleet.faults import Evictable
+from epdsim.fleet.health import Evictable
 from epdsim.fleet.lines import Line
 from epdsim.fleet.orchestrators.encoding import Encoding
 from epdsim.fleet.orchestrators.store_encoding import StoreEncoding

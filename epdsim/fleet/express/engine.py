@@ -19,14 +19,13 @@ from epdsim.core.request import Request
 from epdsim.core.rules import IDEAL
 from epdsim.cost.lm import StepLoad, chunk_pairs, decode_stepper
 from epdsim.events import Sink
-from epdsim.fleet.config import EnginePool
+from epdsim.fleet.config import LONGEST_STRIDE, EnginePool
 from epdsim.fleet.express.clock import NORMAL, STEP_END, Clock
 from epdsim.fleet.express.flight import Flight
 from epdsim.fleet.express.plan_size import WIDENS_AT, PlanSize
 from epdsim.fleet.express.telling import Teller
+from epdsim.fleet.grid import TICKS_PER_MS, on_grid
 from epdsim.fleet.step_cost import BroadcastCost, StepBroadcast
-from epdsim.fleet.stepping import LONGEST_STRIDE
-from epdsim.fleet.world import TICKS_PER_MS, on_grid
 
 WAKE, END = 0, 1
 """Kinds of what an engine sets the clock for: it begins to step; a step, or the last one of a stride, ends."""

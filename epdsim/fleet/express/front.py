@@ -15,10 +15,10 @@ from epdsim.fleet.config import FleetConfig
 from epdsim.fleet.express.clock import NORMAL, Clock
 from epdsim.fleet.express.engine import WAKE, TextEngine
 from epdsim.fleet.express.flight import Flight
+from epdsim.fleet.grid import on_grid
 from epdsim.fleet.routing import router
 from epdsim.fleet.step_cost import BroadcastCost
-from epdsim.fleet.telling import fleet_started
-from epdsim.fleet.world import NAME, on_grid
+from epdsim.fleet.telling import NAME, fleet_started
 from epdsim.workload.request import WorkloadRequest
 
 ARRIVE, BEGIN, TURN, RENDERED, SUBMIT, DONE = range(2, 8)

@@ -12,7 +12,8 @@ from epdsim.fleet.orchestrators.calls import Calls
 from epdsim.fleet.orchestrators.encoding import LOST, Encoding
 from epdsim.fleet.orchestrators.task import Task
 from epdsim.fleet.render import ProcessorCache, RenderedRequest, Renderer
-from epdsim.fleet.world import NAME, Desk, World
+from epdsim.fleet.telling import NAME
+from epdsim.fleet.world import Desk, World
 from epdsim.workload.request import WorkloadRequest
 
 

@@ -20,12 +20,13 @@ from epdsim.fleet.composer import (
     text_prefill_bytes,
 )
 from epdsim.fleet.engine import EngineInstance
-from epdsim.fleet.faults import Health
+from epdsim.fleet.health import Health
 from epdsim.fleet.jobs import Job
 from epdsim.fleet.lines import Lines
 from epdsim.fleet.orchestrators.task import NO_HANDLES, Task
 from epdsim.fleet.routing import router
-from epdsim.fleet.world import NAME, World
+from epdsim.fleet.telling import NAME
+from epdsim.fleet.world import World
 
 Choice = Generator[simpy.Event, Any, EngineInstance]
 Submission = Generator[simpy.Event, Any, Job]

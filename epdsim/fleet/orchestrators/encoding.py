@@ -12,11 +12,13 @@ from epdsim.events import InstanceChosen, LegRetried, LegSent
 from epdsim.fleet.clock import Steps
 from epdsim.fleet.composer import body_bytes, encode_calls, push_request, raw_encode_call, shared_encode_call
 from epdsim.fleet.encode import EncodeInstance, EncodeItem, EncodeJob
-from epdsim.fleet.faults import Health, RequestLostError
+from epdsim.fleet.faults import RequestLostError
+from epdsim.fleet.health import Health
 from epdsim.fleet.lines import Lines
 from epdsim.fleet.orchestrators.task import Task
 from epdsim.fleet.routing import router
-from epdsim.fleet.world import NAME, World
+from epdsim.fleet.telling import NAME
+from epdsim.fleet.world import World
 
 LOST = "{} was lost with its instance {} times, and no more than {} retries are allowed"
 """Of what could not be done again."""

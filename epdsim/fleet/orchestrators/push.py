@@ -10,7 +10,7 @@ from epdsim.fleet.clock import Steps
 from epdsim.fleet.orchestrators.encoding import Encoding
 from epdsim.fleet.orchestrators.per_item import PerItem
 from epdsim.fleet.orchestrators.task import Task
-from epdsim.fleet.world import NAME
+from epdsim.fleet.telling import NAME
 
 
 class Push(PerItem):

@@ -18,9 +18,9 @@ from epdsim.core.slots import features_of
 from epdsim.cost import LinearEncode, Link, RenderCost
 from epdsim.events import StepFinished, StepPlanned
 from epdsim.fleet import RenderPool, simulate
+from epdsim.fleet.grid import on_grid
 from epdsim.fleet.render import Renderer
 from epdsim.fleet.step_cost import BroadcastCost, step_load
-from epdsim.fleet.world import on_grid
 from epdsim.media import family
 from epdsim.workload.request import MediaRef, WorkloadRequest
 

@@ -15,7 +15,7 @@ from epdsim.fleet.express import TextFleet, can_carry
 from epdsim.fleet.express import engine as text_engine
 from epdsim.fleet.express.plan_size import PlanSize
 from epdsim.fleet.faults import Faults
-from epdsim.fleet.simulation import simulate_in
+from epdsim.fleet.processes import simulate_in
 from epdsim.fleet.world import World
 from epdsim.media import family
 from epdsim.workload.request import MediaRef, WorkloadRequest

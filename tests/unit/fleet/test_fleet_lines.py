@@ -13,8 +13,8 @@ from epdsim.core.errors import InputError
 from epdsim.cost import Link
 from epdsim.events import LinkUsed
 from epdsim.fleet.faults import Pace
+from epdsim.fleet.grid import TICKS_PER_MS, on_grid
 from epdsim.fleet.lines import FairLine, Line
-from epdsim.fleet.world import TICKS_PER_MS, on_grid
 from epdsim.spec.capacity import SimCap
 from epdsim.spec.engine_state import EngineState
 
