@@ -49,6 +49,7 @@ NOT_FOR_A_TEXT_RUN = HEAVY - {"numpy", "pydantic", "msgspec", "yaml"} | {
     "epdsim.workload.jsonl",
     "matplotlib",
     "multiprocessing",
+    "numpy.ma",
     "scipy",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -139,6 +140,12 @@ def test_percentiles_are_in_order_and_within_the_values(values):
     of = Distribution.of(values)
     assert min(values) <= of.p50 <= of.p90 <= of.p99 <= of.max == max(values)
     assert of.count == len(values)
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50))
+def test_percentiles_are_those_of_numpy_to_the_last_bit(values):
+    of = Distribution.of(values)
+    assert [of.p50, of.p90, of.p99] == np.quantile(values, (0.5, 0.9, 0.99)).tolist()
 
 
 @given(st.data())
