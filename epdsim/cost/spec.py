@@ -3,7 +3,7 @@
 Each is told apart by `kind`. Unknown keys are refused; a table's `csv` is relative to the scenario file.
 """
 
-from __future__ import annotations
+# Annotations are not left as texts here: pydantic would evaluate each, which takes as long again as making the models.
 
 from dataclasses import replace
 from pathlib import Path

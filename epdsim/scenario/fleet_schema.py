@@ -1,6 +1,6 @@
 """The section `fleet` of a scenario file."""
 
-from __future__ import annotations
+# Annotations are not left as texts here: pydantic would evaluate each, which takes as long again as making the models.
 
 from typing import Annotated, Literal, Self
 

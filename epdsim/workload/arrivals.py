@@ -5,12 +5,12 @@ of arrivals in any interval is rate times length from the start on. A process th
 (cv² - 1) / 2 too many.
 """
 
-from __future__ import annotations
+# Annotations are not left as texts here: pydantic would evaluate each, which takes as long again as making the models.
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,7 +135,7 @@ class BurstArrivals(_Rated):
     off_rate_req_s: NonNegativeFloat = 0.0
 
     @model_validator(mode="after")
-    def _check_rates(self) -> BurstArrivals:
+    def _check_rates(self) -> Self:
         if self.off_rate_req_s > self.rate_req_s:
             raise ValueError(
                 f"off_rate_req_s {self.off_rate_req_s} is above rate_req_s {self.rate_req_s}: swap on and off"

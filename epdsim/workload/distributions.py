@@ -1,12 +1,12 @@
 """Distributions of lengths, counts and sizes, as a scenario file states them and as they are drawn."""
 
-from __future__ import annotations
+# Annotations are not left as texts here: pydantic would evaluate each, which takes as long again as making the models.
 
 import math
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,7 +75,7 @@ class Uniform(SpecModel):
     high: NonNegativeInt
 
     @model_validator(mode="after")
-    def _check_order(self) -> Uniform:
+    def _check_order(self) -> Self:
         if self.low > self.high:
             raise ValueError(f"low {self.low} is above high {self.high}")
         return self
@@ -92,7 +92,7 @@ class _Bell(SpecModel):
     max: NonNegativeInt | None = None
 
     @model_validator(mode="after")
-    def _check_order(self) -> _Bell:
+    def _check_order(self) -> Self:
         if self.max is not None and self.min > self.max:
             raise ValueError(f"min {self.min} is above max {self.max}")
         return self
@@ -129,7 +129,7 @@ class Histogram(SpecModel):
     values: dict[NonNegativeInt, NonNegativeFloat]
 
     @model_validator(mode="after")
-    def _check_weights(self) -> Histogram:
+    def _check_weights(self) -> Self:
         WeightedTable(tuple(self.values.values()))
         return self
 
@@ -228,7 +228,7 @@ class WeightedSizes(SpecModel):
     sizes: tuple[WeightedSize, ...]
 
     @model_validator(mode="after")
-    def _check_weights(self) -> WeightedSizes:
+    def _check_weights(self) -> Self:
         WeightedTable([entry.weight for entry in self.sizes])
         return self
 
@@ -253,7 +253,7 @@ class BucketSizes(SpecModel):
     buckets: Buckets
 
     @model_validator(mode="after")
-    def _check_weights(self) -> BucketSizes:
+    def _check_weights(self) -> Self:
         WeightedTable(tuple(self.buckets.values()))
         return self
 

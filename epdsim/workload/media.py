@@ -1,6 +1,6 @@
 """Pictures of generated requests: how many, how large, whose content, and where in the prompt."""
 
-from __future__ import annotations
+# Annotations are not left as texts here: pydantic would evaluate each, which takes as long again as making the models.
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Literal

@@ -1,12 +1,12 @@
 """Synthetic workloads: an arrival process, and prompts whose lengths and pictures are drawn independently."""
 
-from __future__ import annotations
+# Annotations are not left as texts here: pydantic would evaluate each, which takes as long again as making the models.
 
 from collections.abc import Iterator
 from functools import partial
 from itertools import repeat
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 from pydantic import PositiveFloat, model_validator
@@ -47,7 +47,7 @@ class PromptSpec(SpecModel):
     images: ImagesSpec | None = None
 
     @model_validator(mode="after")
-    def _check_not_empty(self) -> PromptSpec:
+    def _check_not_empty(self) -> Self:
         if self.text_tokens == Constant(value=0) and not self.shared_prefix_tokens and self.images is None:
             raise ValueError("a prompt of 0 text tokens and no images is empty: give it either")
         if self.output_tokens == Constant(value=0):
@@ -75,7 +75,7 @@ class PromptDrawer:
         for request_id, length, output_tokens, pictures in zip(request_ids, texts, outputs, media, strict=True):
             yield self._parts(request_id, length, pictures), output_tokens
 
-    def _draw_media(self, request_ids: list[str]) -> Iterator[list[MediaRef]] | repeat[list[MediaRef]]:
+    def _draw_media(self, request_ids: list[str]) -> Iterator[list[MediaRef]]:
         if self._drawer is None or self._spec.images is None:
             return repeat([], len(request_ids))
         counts = draw_counts(self._spec.images, self._count, len(request_ids))
@@ -109,7 +109,7 @@ class SyntheticSpec(PromptSpec):
     duration_s: PositiveFloat | None = None
 
     @model_validator(mode="after")
-    def _check_end(self) -> SyntheticSpec:
+    def _check_end(self) -> Self:
         if self.num_requests is None and self.duration_s is None:
             raise ValueError("the workload has no end: give num_requests or duration_s")
         return self
