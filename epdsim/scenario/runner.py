@@ -124,9 +124,9 @@ def run_point(
 
 
 def _judge(fleet: FleetConfig) -> Judge:
-    from epdsim.spec import Judge  # noqa: PLC0415 - who is not judged starts sooner without the register
+    from epdsim.spec import JudgeInBatches  # noqa: PLC0415 - who is not judged starts sooner without the register
 
-    return Judge(laws_of(fleet))
+    return JudgeInBatches(laws_of(fleet))
 
 
 def _judged(judge: Judge) -> Mapping[str, Judged]:

@@ -29,7 +29,7 @@ from epdsim.events import (
 )
 from epdsim.scenario.loader import load_scenario
 from epdsim.scenario.runner import run_point
-from epdsim.spec import OF_FLEETS, REGISTER, Judge, Outcome
+from epdsim.spec import OF_FLEETS, REGISTER, Judge, JudgeInBatches, Outcome, judge
 
 E = "prefill-0"
 STARTED = EngineStarted(0, E, "by hand", 4, 7, 8, 2, 4, 4)
@@ -206,6 +206,17 @@ def test_a_monitor_takes_the_kinds_that_it_names_and_a_function_alone_takes_ever
         for event in (STARTED, queued("a"), step(5, 1)):
             judging(event)
     assert taken == ["EngineStarted 0", "RequestQueued 1", "StepFinished 1", "RequestQueued 1"]
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_events_judged_in_batches_come_to_what_they_come_to_one_by_one(size):
+    run = (STARTED, queued("a"), step(5, 9, requests=9), RequestFinished(5, E, "a", 1))
+    judging = JudgeInBatches(OF_FLEETS, size)
+    for event in run:
+        judging(event)
+    assert judging.verdicts() == judge(run, OF_FLEETS)
+    assert judging.verdicts()["SIM-CAP"].at == 2
+    assert judging.num_events == len(run)
 
 
 def test_nothing_is_kept_of_what_has_ended(small_scenario):
