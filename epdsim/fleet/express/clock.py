@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heappush
 
 NORMAL = 1
 """What happens before the ends of steps, in the order in which it was set."""
@@ -18,15 +18,15 @@ class Clock:
 
     Attributes:
         now_ms: The time.
-        number: Of what was set last.
+        due: What will happen, as a heap: when, priority, number, kind, and whom or what it concerns.
     """
 
-    __slots__ = ("_due", "now_ms", "number")
+    __slots__ = ("_number", "due", "now_ms")
 
     def __init__(self) -> None:
         self.now_ms = 0.0
-        self.number = 0
-        self._due: list[Due] = []
+        self.due: list[Due] = []
+        self._number = 0
 
     def set(self, at_ms: float, priority: int, kind: int, what: object) -> int:
         """Let something happen.
@@ -38,19 +38,8 @@ class Clock:
             what: Whom or what it concerns.
 
         Returns:
-            The number that it will have.
+            The number that it has, which no other has.
         """
-        self.number += 1
-        heappush(self._due, (at_ms, priority, self.number, kind, what))
-        return self.number
-
-    @property
-    def is_set(self) -> bool:
-        """Whether anything will happen."""
-        return bool(self._due)
-
-    def take(self) -> Due:
-        """What happens next, at whose time it is then."""
-        due = heappop(self._due)
-        self.now_ms = due[0]
-        return due
+        self._number = number = self._number + 1
+        heappush(self.due, (at_ms, priority, number, kind, what))
+        return number

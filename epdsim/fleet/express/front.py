@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from heapq import heappop
 from itertools import islice
 
 from epdsim.core.prompt import RunPrompt, TokenRun
@@ -116,9 +117,9 @@ class TextFleet:
         else:
             for first in list(islice(self._source, concurrency)):
                 self._send(first)
-        clock = self._clock
-        while clock.is_set:
-            _, _, number, kind, what = clock.take()
+        clock, due = self._clock, self._clock.due
+        while due:
+            clock.now_ms, _, number, kind, what = heappop(due)
             if isinstance(what, TextEngine):
                 self._step(what, kind, number)
             elif isinstance(what, Flight):
