@@ -7,8 +7,10 @@ from importlib import import_module
 from typing import Any
 
 
-def names_in(package: str, modules: Collection[str], names: Collection[str]) -> Callable[[str], Any]:
-    """The `__getattr__` of a room that looks its names up: who needs one module of it does not wait for all the others.
+def names_in(
+    package: str, modules: Collection[str], names: Collection[str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a room: who needs one module of it does not wait for all the others.
 
     Args:
         package: `__name__` of the room.
@@ -23,4 +25,4 @@ def names_in(package: str, modules: Collection[str], names: Collection[str]) -> 
                     return getattr(module, name)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
-    return look_up
+    return look_up, lambda: sorted(names)

@@ -44,6 +44,6 @@ if TYPE_CHECKING:
     from epdsim.cost.models import LmSpec, VisionSpec, lm_spec, vision_spec
     from epdsim.cost.render import RenderCost
 else:
-    __getattr__ = names_in(
+    __getattr__, __dir__ = names_in(
         __name__, ("broadcast", "link", "render", "hardware", "models", "lm", "encode", "lm_table"), __all__
     )

@@ -43,4 +43,6 @@ if TYPE_CHECKING:
     from epdsim.fleet.routing import ROUTERS
     from epdsim.fleet.simulation import simulate
 else:
-    __getattr__ = names_in(__name__, ("config", "faults", "routing", "render", "orchestrators", "simulation"), __all__)
+    __getattr__, __dir__ = names_in(
+        __name__, ("config", "faults", "routing", "render", "orchestrators", "simulation"), __all__
+    )

@@ -36,6 +36,6 @@ if TYPE_CHECKING:
     from epdsim.payload.tensors import tensor_bytes, tensor_digests
     from epdsim.payload.tp_workers import BroadcastResult, TpGroup
 else:
-    __getattr__ = names_in(
+    __getattr__, __dir__ = names_in(
         __name__, ("message", "tensors", "ring", "tp_workers", "real_broadcast", "calibrate"), __all__
     )

@@ -23,4 +23,4 @@ if TYPE_CHECKING:
     from epdsim.scenario.runner import RunResult, run_point
     from epdsim.scenario.study import ScenarioResult, run_scenario
 else:
-    __getattr__ = names_in(__name__, ("loader", "runner", "study", "claims"), __all__)
+    __getattr__, __dir__ = names_in(__name__, ("loader", "runner", "study", "claims"), __all__)

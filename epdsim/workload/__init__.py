@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from epdsim.workload.trace_files import TraceCut
     from epdsim.workload.workload import ClosedLoop, Workload
 else:
-    __getattr__ = names_in(
+    __getattr__, __dir__ = names_in(
         __name__,
         ("request", "streams", "workload", "registry", "leaving", "trace_files", "overlay", "azure", "jsonl"),
         __all__,

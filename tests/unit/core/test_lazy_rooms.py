@@ -13,6 +13,7 @@ ROOMS = ("epdsim.cost", "epdsim.fleet", "epdsim.payload", "epdsim.scenario", "ep
 def test_every_public_name_is_found(room):
     found = import_module(room)
     assert all(getattr(found, name) is not None for name in found.__all__)
+    assert dir(found) == sorted(found.__all__), "the reference is made of these"
 
 
 @pytest.mark.parametrize("room", ROOMS)
