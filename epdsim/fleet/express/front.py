@@ -16,6 +16,7 @@ from epdsim.fleet.config import FleetConfig
 from epdsim.fleet.express.clock import NORMAL, Clock
 from epdsim.fleet.express.engine import WAKE, TextEngine
 from epdsim.fleet.express.flight import Flight
+from epdsim.fleet.express.telling import Teller
 from epdsim.fleet.grid import on_grid
 from epdsim.fleet.routing import router
 from epdsim.fleet.step_cost import BroadcastCost
@@ -96,10 +97,10 @@ class TextFleet:
             emit(fleet_started(config, PREFIX))
         pool, costs = config.prefill, config.costs
         broadcast = BroadcastCost(costs.broadcast, pool.tp)
-        self._engines = [
-            TextEngine(f"{PREFIX}-{place}", place, pool, broadcast, self._clock, emit, wants_detail=wants_detail)
-            for place in range(pool.count)
-        ]
+        self._engines: list[TextEngine] = []
+        for place, name in enumerate(f"{PREFIX}-{index}" for index in range(pool.count)):
+            tell = Teller(name, pool.scheduler, self._clock, emit, wants_detail=wants_detail)
+            self._engines.append(TextEngine(name, place, pool, broadcast, self._clock, tell))
         self._router = router(config.router_of(pool), self._now_ms, config.router_stale_ms)
         self._render, self._hop_ms, self._link = costs.render, costs.hop_ms, costs.body_link
         self._num_free_desks = config.render.count

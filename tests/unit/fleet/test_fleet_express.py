@@ -12,7 +12,7 @@ from epdsim.core.request import WARM_UP
 from epdsim.events import Preempted, RequestFailed, RequestFinished
 from epdsim.fleet import LinkSharing, simulate
 from epdsim.fleet.express import TextFleet, can_carry
-from epdsim.fleet.express import engine as text_engine
+from epdsim.fleet.express import scheduler as text_scheduler
 from epdsim.fleet.express.plan_size import PlanSize
 from epdsim.fleet.faults import Faults
 from epdsim.fleet.processes import simulate_in
@@ -156,11 +156,11 @@ def shortest_first(heap, item) -> None:
 
 
 BUGS = {
-    "a hit leaves nothing to compute": (text_engine, "longest_hit", whole_hit),
+    "a hit leaves nothing to compute": (text_scheduler, "longest_hit", whole_hit),
     "numbers never widen": (PlanSize, "widen", lambda *_: None),
     "ended requests are not told": (PlanSize, "add_finished", lambda *_: None),
-    "ends out of order": (text_engine, "heappush", shortest_first),
-    "a chunk weighs nothing": (text_engine, "chunk_pairs", lambda *_: 0),
+    "ends out of order": (text_scheduler, "heappush", shortest_first),
+    "a chunk weighs nothing": (text_scheduler, "chunk_pairs", lambda *_: 0),
 }
 
 
