@@ -4,22 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from epdsim.events import CacheReset, EngineDied, Gathered, RequestFailed, StepPlanned
+from epdsim.events import EngineDied, Gathered, RequestFailed, StepPlanned
 from epdsim.spec.engine_state import EngineState
-from epdsim.spec.property import ALL_BUT_SESSIONS, BEYOND, Broken, Finding, Monitor, Property, Reached
-
-
-def gathers(event: StepPlanned, engine: EngineState) -> Iterator[tuple[str, int]]:
-    """Requests and items whose embeddings the step's chunks need; none for an engine that computes no prompt."""
-    if engine.started is None or engine.started.ec_role == "producer":
-        return
-    for request_id, count in event.num_scheduled_tokens.items():
-        known, start = engine.requests.get(request_id), event.num_computed_tokens.get(request_id)
-        if known is None or start is None:
-            continue
-        for index, item in enumerate(known.items):
-            if item.takes_embeds(start, start + count):
-                yield request_id, index
+from epdsim.spec.property import ALL_BUT_SESSIONS, BEYOND, Broken, Finding, Property, Reached
 
 
 def _gathers_what_is_there(event: Gathered, _engine: EngineState) -> Iterator[Finding]:
@@ -34,7 +21,7 @@ def _gathers_what_is_there(event: Gathered, _engine: EngineState) -> Iterator[Fi
 
 def _computes_on_what_is_there(event: StepPlanned, engine: EngineState) -> Iterator[Finding]:
     """ENC-HIT of a plan."""
-    for request_id, index in gathers(event, engine):
+    for request_id, index in engine.gathers():
         item = engine.requests[request_id].items[index]
         if index not in event.scheduled_encoder_inputs.get(request_id, ()):
             yield Reached(f"{request_id} gathers {item.identifier}, which another step or request encoded")
@@ -57,7 +44,7 @@ def _gathers_its_own(event: Gathered, _engine: EngineState) -> tuple[Finding, ..
 
 def _sizes_fit(event: StepPlanned, engine: EngineState) -> Iterator[Finding]:
     """ENC-KEY of a plan."""
-    for request_id, index in gathers(event, engine):
+    for request_id, index in engine.gathers():
         item = engine.requests[request_id].items[index]
         others = {
             other.num_embeds
@@ -76,29 +63,16 @@ def _sizes_fit(event: StepPlanned, engine: EngineState) -> Iterator[Finding]:
             )
 
 
-class EncMirror:
+def enc_mirror(event: StepPlanned, engine: EngineState) -> Iterator[Finding]:
     """ENC-MIRROR."""
-
-    def __init__(self) -> None:
-        self._held = set[str]()
-
-    def by_kind(self) -> Monitor:
-        """Look whether what is to be dropped was there before the step."""
-        return {StepPlanned: self._planned, CacheReset: self._reset}
-
-    def _planned(self, event: StepPlanned, engine: EngineState) -> list[Finding]:
-        found: list[Finding] = []
-        is_producer = engine.started is not None and engine.started.ec_role == "producer"
-        for identifier in event.free_encoder_mm_hashes if not is_producer else ():
-            found.append(Reached(f"{identifier} is evicted"))
-            if identifier not in self._held:
-                told = f"step {event.step} lets workers drop {identifier}, which they do not have: the books differ"
-                found.append(Broken(told, (identifier,)))
-        self._held = set(engine.resident)
-        return found
-
-    def _reset(self, _event: CacheReset, engine: EngineState) -> None:
-        self._held = set(engine.resident)
+    is_producer = engine.started is not None and engine.started.ec_role == "producer"
+    for identifier in event.free_encoder_mm_hashes if not is_producer else ():
+        yield Reached(f"{identifier} is evicted")
+        if identifier not in engine.resident_before:
+            yield Broken(
+                f"step {event.step} lets workers drop {identifier}, which they do not have: the books differ",
+                (identifier,),
+            )
 
 
 def enc_cons(event: StepPlanned, engine: EngineState) -> Iterator[Finding]:
@@ -157,7 +131,7 @@ PROPERTIES = (
         "engine",
         sometimes="an entry is evicted",
         evidence=("vLLM PR 39544",),
-        monitor=lambda: EncMirror().by_kind(),
+        monitor=lambda: {StepPlanned: enc_mirror},
         copes=ALL_BUT_SESSIONS,
         of_media=True,
     ),

@@ -5,7 +5,7 @@ It follows from the events alone, whoever sent them, so that monitors need not k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +44,7 @@ class RequestState:
         reopened: Those of them that its last admission found uncovered again.
         added: Media of a session's further inputs.
         num_told: Items that workers were told of since they last knew nothing of it, as often as they were.
+        media_end: One past the last token of its items; a chunk from there on takes no embeddings.
     """
 
     queued: RequestQueued
@@ -56,6 +57,7 @@ class RequestState:
     reopened: tuple[int, ...] = ()
     added: list[ItemInfo] = field(default_factory=list[ItemInfo])
     num_told: int = 0
+    media_end: int = 0
 
     @property
     def items(self) -> Sequence[ItemInfo]:
@@ -76,6 +78,7 @@ class EngineState:
         started: Its settings; None when it did not tell them.
         requests: Those that workers know or that wait, by id; a request that ended stays until the workers hear of it.
         resident: Embeddings in the workers' encoder cache by identifier, once the last step's frees, loads and runs are done.
+        resident_before: Those that were before the last planned step.
         plan: The last planned step.
         tells_tokens: Whether it tells what steps yield.
         has_media: Whether it may hold or have been sent a media item: not so once it began, before the first one comes or it does
@@ -86,10 +89,12 @@ class EngineState:
     started: EngineStarted | None = None
     requests: dict[str, RequestState] = field(default_factory=dict[str, RequestState])
     resident: dict[str, int] = field(default_factory=dict[str, int])
+    resident_before: Mapping[str, int] = field(default_factory=dict[str, int])
     plan: StepPlanned | None = None
     tells_tokens: bool = False
     has_media: bool = True
     beyond: tuple[str, ...] = ()
+    _gathers: list[tuple[str, int]] | None = None
 
     def follow_by_kind(self) -> dict[type[Event], Callable[[Any], None]]:
         """By kind of event how the state follows from it; of no other kind anything does."""
@@ -107,27 +112,49 @@ class EngineState:
             CacheReset: self._reset,
         }
 
+    def gathers(self) -> Sequence[tuple[str, int]]:
+        """Requests and items whose embeddings the planned step's chunks need; none for an engine that computes no prompt."""
+        if self._gathers is None:
+            self._gathers = list(self._find_gathers())
+        return self._gathers
+
+    def _find_gathers(self) -> Iterator[tuple[str, int]]:
+        plan = self.plan
+        if plan is None or self.started is None or self.started.ec_role == "producer":
+            return
+        computed = plan.num_computed_tokens
+        for request_id, count in plan.num_scheduled_tokens.items():
+            known, start = self.requests.get(request_id), computed.get(request_id)
+            if known is None or start is None or start >= known.media_end:
+                continue
+            for index, item in enumerate(known.items):
+                if item.takes_embeds(start, start + count):
+                    yield request_id, index
+
     def _start(self, event: EngineStarted) -> None:
         """An engine that comes back has lost all that it held."""
         self.started = event
         self.beyond = tuple(event.beyond)
         self.requests.clear()
         self.resident.clear()
-        self.plan = None
+        self.plan = self._gathers = None
         self.has_media = False
 
     def _queue(self, event: RequestQueued) -> None:
+        known = self.requests[event.request_id] = RequestState(event, ["none"] * len(event.items))
         if event.items:
             self.has_media = True
-        self.requests[event.request_id] = RequestState(event, ["none"] * len(event.items))
+            known.media_end = max(item.end for item in event.items)
 
     def _queue_input(self, event: InputQueued) -> None:
-        if event.items:
-            self.has_media = True
+        if not event.items:
+            return
+        self.has_media = True
         known = self.requests.get(event.request_id)
         if known is not None:
             known.added += event.items
             known.held += ["none"] * len(event.items)
+            known.media_end = max(known.media_end, *(item.end for item in event.items))
 
     def _admit(self, event: Admitted) -> None:
         known = self.requests.get(event.request_id)
@@ -162,7 +189,7 @@ class EngineState:
             known.num_told = 0
 
     def _plan(self, event: StepPlanned) -> None:
-        self.plan = event
+        self.plan, self._gathers = event, None
         requests = self.requests
         for request_id in event.finished:
             requests.pop(request_id, None)
@@ -170,11 +197,13 @@ class EngineState:
             known = requests.get(request_id)
             if known is not None:
                 known.table += blocks
+        self.resident_before = self.resident
         if event.free_encoder_mm_hashes or event.ec_loads or event.scheduled_encoder_inputs:
             self._plan_media(event)
 
     def _plan_media(self, event: StepPlanned) -> None:
         self.has_media = True
+        self.resident_before = dict(self.resident)
         for identifier in event.free_encoder_mm_hashes:
             self.resident.pop(identifier, None)
         for identifier in event.ec_loads:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from epdsim.events import EncoderFed, Gathered, ItemInfo, StepPlanned, StepYielded
-from epdsim.spec.encoder import gathers
 from epdsim.spec.engine_state import PAYLOADS, EngineState
 from epdsim.spec.property import Broken, Finding, Monitor, Property, Reached
 
@@ -33,9 +32,9 @@ class SpliceEq:
             StepYielded: self._yielded,
         }
 
-    def _planned(self, event: StepPlanned, engine: EngineState) -> None:
+    def _planned(self, _event: StepPlanned, engine: EngineState) -> None:
         if engine.started is not None and engine.started.has_workers:
-            self._to_come = set(gathers(event, engine))
+            self._to_come = set(engine.gathers())
 
     def _fed(self, event: EncoderFed, _engine: EngineState) -> None:
         # Without pixels a worker ends: STRIP-AVAIL.
