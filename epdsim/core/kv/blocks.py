@@ -47,6 +47,20 @@ NULL_BLOCK: Final = 0
 """Id of the block that nobody gets."""
 
 
+def _end_of_run(keys: list[int], start: int, most: int) -> int:
+    """Where the keys end that count on from a place, `most` at the latest."""
+    low, high, ahead = start, most, keys[start] - start
+    if keys[high - 1] - high + 1 == ahead:
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if keys[middle] - middle == ahead:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
 class BlockPool:
     """All KV blocks of an engine.
 
@@ -212,9 +226,7 @@ class BlockPool:
                 end += 1
                 continue
             # Nobody has published the keys of the row's rest, nor can have before those ahead of them.
-            end = min(count, start + RANGE - place)
-            while keys[end - 1] - key != end - 1 - start:
-                end -= 1
+            end = _end_of_run(keys, start, min(count, start + RANGE - place))
             row += [NULL_BLOCK] * (place - len(row))
             row += blocks[start:end]
 
