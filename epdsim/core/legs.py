@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from itertools import chain
 from json.encoder import encode_basestring
 from types import MappingProxyType
@@ -20,7 +20,7 @@ from epdsim.core.errors import InputError
 from epdsim.core.items import MediaItem, PlaceholderRange
 from epdsim.core.prompt import Prompt, RunPrompt, TokenPrompt, TokenRun
 from epdsim.core.records import record
-from epdsim.core.slots import FeatureTables
+from epdsim.core.slots import FeatureTables, Table
 
 PrefillMode = Literal["metadata", "full", "deferred"]
 
@@ -259,17 +259,28 @@ def leg_body(leg: Leg, blob: Callable[[MediaItem, str], str]) -> dict[str, Any]:
         leg: With a prompt of token ids; a prompt of runs gives an empty list of them.
         blob: The base64 blob of an item, given the place where it goes (`epdsim.wire.encode_blob`).
     """
+    features = None if leg.tables is None else features_body(leg.tables.convert(blob))
+    return _body(leg, _token_ids(leg), features, [_part_body(one, one.url) for one in leg.content_parts])
+
+
+def _body(
+    leg: Leg, token_ids: Sequence[int], features: Mapping[str, Any] | None, parts: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
     body: dict[str, Any] = {
         "request_id": leg.request_id,
-        "token_ids": list(leg.prompt.token_ids) if isinstance(leg.prompt, TokenPrompt) else [],
-        "features": None if leg.tables is None else features_body(leg.tables.convert(blob)),
-        "content_parts": [_part_body(one) for one in leg.content_parts] or None,
+        "token_ids": token_ids,
+        "features": features,
+        "content_parts": parts or None,
         "ec_transfer_params": None if leg.ec_transfer_params is None else dict(leg.ec_transfer_params),
         "kv_transfer_params": None if leg.kv_transfer_params is None else dict(leg.kv_transfer_params),
         "sampling_params": dict(leg.sampling_params),
         "stream": leg.stream,
     }
     return {key: value for key, value in body.items() if value is not None}
+
+
+def _token_ids(leg: Leg) -> list[int]:
+    return list(leg.prompt.token_ids) if isinstance(leg.prompt, TokenPrompt) else []
 
 
 def features_body(tables: FeatureTables[str]) -> dict[str, Any]:
@@ -291,46 +302,57 @@ def _placeholder_body(one: PlaceholderRange) -> dict[str, Any]:
     return {"offset": one.offset, "length": one.length, **mask}
 
 
-def _part_body(one: RawMedia) -> dict[str, Any]:
-    return {"type": f"{one.modality}_url", "url": one.url, "uuid": one.uuid}
-
-
-def leg_bytes(leg: Leg, blob_chars: Callable[[MediaItem], int]) -> LegBytes:
-    """What the body of a leg weighs, without making its blobs.
-
-    Args:
-        leg: Any leg; for a prompt of runs token ids are counted with `TOKEN_CHARS` each.
-        blob_chars: Characters of an item's blob (`epdsim.wire.blob_size`).
-
-    Returns:
-        The parts; for a prompt of token ids and held addresses their total is the exact length of the JSON text.
-    """
-    sizes = {"kwargs_data": 0, "mm_metadata": 0}
-    media = leg.content_parts
-
-    def count(item: MediaItem, place: str) -> str:
-        sizes[place.partition(".")[0]] += blob_chars(item)
-        return ""
-
-    if leg.content_parts:
-        leg = replace(leg, content_parts=[RawMedia(one.modality, one.uuid) for one in media])
-    body = leg_body(leg, count)
-    ids = body["token_ids"]
-    tokens = _size(ids) - 2 if ids else max(TOKEN_CHARS * leg.prompt.num_tokens - 1, 0)
-    return LegBytes(
-        payload=sizes["kwargs_data"],
-        metadata=sizes["mm_metadata"],
-        media=sum(len(one.url.encode()) or one.url_chars for one in media),
-        tokens=tokens,
-        envelope=_size({**body, "token_ids": []}),
-    )
+def _part_body(one: RawMedia, url: str) -> dict[str, Any]:
+    return {"type": f"{one.modality}_url", "url": url, "uuid": one.uuid}
 
 
 _COMPACT = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 
 
-def _size(value: object) -> int:
+def json_bytes(value: object) -> int:
+    """Bytes of a JSON text without white space."""
     return len(_COMPACT.encode(value).encode())
+
+
+def leg_bytes(
+    leg: Leg, blob_chars: Callable[[MediaItem], int], text_bytes: Callable[[object], int] = json_bytes
+) -> LegBytes:
+    """What the body of a leg weighs, without making its blobs.
+
+    Args:
+        leg: Any leg; for a prompt of runs token ids are counted with `TOKEN_CHARS` each.
+        blob_chars: Characters of an item's blob (`epdsim.wire.blob_size`).
+        text_bytes: Another that says what `json_bytes` does.
+
+    Returns:
+        The parts; for a prompt of token ids and held addresses their total is the exact length of the JSON text.
+    """
+    tables, media, token_ids = leg.tables, leg.content_parts, _token_ids(leg)
+    payload = metadata = 0
+    features: Mapping[str, Any] | None = None
+    if tables is not None:
+        payload, metadata = _chars(tables.kwargs_data, blob_chars), _chars(tables.mm_metadata, blob_chars)
+        slots = _emptied(tables.kwargs_data), _emptied(tables.mm_metadata)
+        features = features_body(FeatureTables(tables.mm_hashes, tables.mm_placeholders, *slots))
+    return LegBytes(
+        payload=payload,
+        metadata=metadata,
+        media=sum([len(one.url.encode()) or one.url_chars for one in media]),
+        tokens=text_bytes(token_ids) - 2 if token_ids else max(TOKEN_CHARS * leg.prompt.num_tokens - 1, 0),
+        envelope=text_bytes(_body(leg, [], features, [_part_body(one, "") for one in media])),
+    )
+
+
+def _chars(table: Table[MediaItem] | None, blob_chars: Callable[[MediaItem], int]) -> int:
+    """Characters of all blobs of a table."""
+    return sum([blob_chars(slot) for slots in (table or {}).values() for slot in slots if slot is not None])
+
+
+def _emptied(table: Table[MediaItem] | None) -> Table[str] | None:
+    """A table with blobs of no characters."""
+    if table is None:
+        return None
+    return {modality: [None if slot is None else "" for slot in slots] for modality, slots in table.items()}
 
 
 def json_chars(text: str) -> int:

@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from epdsim.core.items import MediaItem
 from epdsim.core.legs import KV_WISH, Leg, decode_leg, encode_legs, json_chars, leg_bytes, prefill_leg
 from epdsim.core.prompt import RunPrompt, TokenRun
@@ -18,12 +20,19 @@ if TYPE_CHECKING:
     from epdsim.fleet.render import RenderedRequest
     from epdsim.media import RenderedMedia
 
+_ENCODER = msgspec.json.Encoder()
+
 
 def body_bytes(leg: Leg) -> int:
     """Length of a leg's JSON body."""
     from epdsim.wire.codec import blob_size  # noqa: PLC0415 - brings the whole room, which a run without media never needs
 
-    return leg_bytes(leg, blob_size).total
+    return leg_bytes(leg, blob_size, _json_bytes).total
+
+
+def _json_bytes(value: object) -> int:
+    """What `epdsim.core.legs.json_bytes` says of what legs consist of, in a tenth of the time."""
+    return len(_ENCODER.encode(value))
 
 
 def encode_calls(rendered: RenderedRequest) -> Mapping[str, Leg]:
@@ -99,7 +108,7 @@ def _text_prefill_bytes(num_tokens: int, *, hands_over: bool) -> int:
 
 def _text_bytes(leg: Leg) -> int:
     """Length of a leg's body that has no blobs."""
-    return leg_bytes(leg, lambda _: 0).total
+    return leg_bytes(leg, lambda _: 0, _json_bytes).total
 
 
 def text_decode_bytes(request_id: str, num_tokens: int, num_blocks: int) -> int:

@@ -7,13 +7,14 @@ and the size of a blob follows from the same heads without any data at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any, cast
 
 import msgspec
 
 from epdsim.core.errors import InputError
-from epdsim.core.items import BatchedKind, FieldData, FieldKind, FlatKind, MediaItem, SharedKind, TensorHandle
+from epdsim.core.items import BatchedKind, Field, FieldData, FieldKind, FlatKind, MediaItem, SharedKind, TensorHandle
 
 RAW_EXTENSION = 3
 """Extension code of a tensor's bytes."""
@@ -45,7 +46,23 @@ def encode_blob(item: MediaItem, place: str = "item") -> str:
 
 def item_size(item: MediaItem) -> int:
     """Bytes of the msgpack message, from dtypes and shapes alone: no tensor needs bytes behind it."""
-    return sum(piece.nbytes if isinstance(piece, TensorHandle) else len(piece) for _, piece in _pieces(item, "item"))
+    size = len(_item_head(item))
+    for name, one in item.fields.items():
+        data = one.data
+        if isinstance(data, TensorHandle):
+            size += _tensor_field_size(name, data.dtype, data.shape, one.kind)
+        else:
+            size += _size(_field_pieces(name, one, "item"))
+    return size
+
+
+@lru_cache(maxsize=1 << 14)
+def _tensor_field_size(name: str, dtype: str, shape: tuple[int, ...], kind: FieldKind) -> int:
+    return _size(_field_pieces(name, Field(TensorHandle(dtype, shape), kind), "item"))
+
+
+def _size(pieces: Iterable[bytes | TensorHandle]) -> int:
+    return sum([piece.nbytes if isinstance(piece, TensorHandle) else len(piece) for piece in pieces])
 
 
 def blob_size(item: MediaItem) -> int:
@@ -80,12 +97,20 @@ def raw_bytes(handle: TensorHandle, place: str = "tensor") -> memoryview:
 
 def _pieces(item: MediaItem, place: str) -> Iterator[tuple[str, bytes | TensorHandle]]:
     """The message in order, each piece with its field's name: heads as bytes, the data of tensors as their handles."""
-    yield "", _head(len(item.fields), 0x80, b"\xde", b"\xdf")
+    yield "", _item_head(item)
     for name, one in item.fields.items():
-        yield name, _encode(name) + b"\x82\xa4data"
-        for piece in _data_pieces(one.data, f"{place}: field {name!r}"):
+        for piece in _field_pieces(name, one, place):
             yield name, piece
-        yield name, b"\xa5field" + _encode(kind_arguments(one.kind))
+
+
+def _item_head(item: MediaItem) -> bytes:
+    return _head(len(item.fields), 0x80, b"\xde", b"\xdf")
+
+
+def _field_pieces(name: str, one: Field, place: str) -> Iterator[bytes | TensorHandle]:
+    yield _encode(name) + b"\x82\xa4data"
+    yield from _data_pieces(one.data, f"{place}: field {name!r}")
+    yield b"\xa5field" + _encode(kind_arguments(one.kind))
 
 
 def _data_pieces(data: FieldData, place: str) -> Iterator[bytes | TensorHandle]:

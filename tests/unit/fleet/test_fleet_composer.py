@@ -3,7 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from epdsim.core.legs import json_bytes
 from epdsim.core.prompt import RunPrompt, TokenRun
+from epdsim.fleet import composer
 from epdsim.fleet.composer import body_bytes, decode_call, prefill_legs, text_decode_bytes, text_prefill_bytes
 from epdsim.fleet.render import RenderedRequest
 from epdsim.workload.request import WorkloadRequest
@@ -21,3 +23,17 @@ def test_a_text_body_weighs_what_its_json_does(request_id: str, num_tokens: int,
     }
     num_blocks = -(-num_tokens // 16)
     assert text_decode_bytes(request_id, num_tokens, num_blocks) == body_bytes(decode_call(rendered, num_blocks))
+
+
+whole = st.integers(-(2**63), 2**63 - 1)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+values = st.recursive(
+    st.none() | st.booleans() | whole | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(values)
+def test_texts_are_weighed_as_the_standard_library_writes_them(value) -> None:
+    assert composer._json_bytes(value) == json_bytes(value)
