@@ -56,6 +56,8 @@ class Scenario:
 
     def at(self, point: Point, constants: Mapping[str, float] | None = None) -> ScenarioSpec:
         """The scenario of one run: the file with the axis values, and fitted constants, put in."""
+        if not point and not constants:
+            return self.spec
         data = copy.deepcopy(self.file.data)
         for axis, value in point.items():
             for key, setting in self._settings(axis, value).items():
