@@ -1,4 +1,4 @@
-"""The clock of a fleet: SimPy's, quicker where a run spends its time.
+"""What of SimPy a fleet asks most often, in fewer strokes: moments, processes that nobody waits for, and the loop.
 
 Most of what a fleet waits for is a moment, and nearly every process is a request that nobody waits for. SimPy takes a call for each
 event that happens, and two events more for the beginning and the end of a process. What happens, and in which order, is the same.
@@ -21,20 +21,36 @@ NORMAL: Final = 1
 """SimPy has these two priorities; a larger number comes later within an instant."""
 
 
-class Alarm(simpy.Event):
-    """A moment that will come.
+def alarm(env: Any, delay_ms: float, callbacks: list[Callback], priority: int = NORMAL) -> simpy.Event:
+    """A moment that will come, as SimPy's `Timeout`.
 
     Args:
-        env: Its clock.
+        env: SimPy's environment; its times are milliseconds.
+        delay_ms: From now, 0 or more.
         callbacks: Called then; `callbacks.clear()` calls it off.
+        priority: Within the instant; after it, who was scheduled first.
     """
+    event: Any = simpy.Event(env)
+    event.callbacks, event._ok, event._value = callbacks, True, None  # noqa: SLF001 - as SimPy's `Timeout` does
+    heappush(env._queue, (env._now + delay_ms, priority, next(env._eid), event))  # noqa: SLF001 - as its `schedule` does
+    return event
 
-    _ok = True
-    _value = None
 
-    def __init__(self, env: simpy.Environment, callbacks: list[Callback]) -> None:  # what `Event` does, and no more
-        self.env = env
-        self.callbacks = callbacks
+def begin(env: simpy.Environment, steps: Steps) -> None:
+    """Begin a process at this instant, ahead of what is due, that nobody waits for and nobody interrupts."""
+    alarm(env, 0.0, [_Walk(steps).go_on], _URGENT)
+
+
+def run(env: Any) -> None:
+    """Let happen what is scheduled, and what comes of that, until nothing is left: SimPy's `run`."""
+    queue = env._queue  # noqa: SLF001 - SimPy's own loop does the same
+    while queue:
+        env._now, _, _, event = heappop(queue)  # noqa: SLF001
+        callbacks, event.callbacks = event.callbacks, None
+        for callback in callbacks:
+            callback(event)
+        if not event._ok and not event.defused:  # noqa: SLF001
+            raise event._value  # noqa: SLF001
 
 
 class _Walk:
@@ -45,7 +61,7 @@ class _Walk:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
 
-    def go_on(self, event: simpy.Event) -> None:
+    def go_on(self, event: Any) -> None:
         """Go on with what an event brings, as a SimPy process does."""
         steps = self._steps
         try:
@@ -61,39 +77,3 @@ class _Walk:
         except StopIteration:
             return
         event.callbacks.append(self.go_on)
-
-
-class Clock(simpy.Environment):
-    """SimPy's environment; times are milliseconds."""
-
-    _queue: list[Any]
-
-    def alarm(self, delay_ms: float, callbacks: list[Callback], priority: int = NORMAL) -> Alarm:
-        """Call back after a time.
-
-        Args:
-            delay_ms: From now, 0 or more.
-            callbacks: Take the alarm.
-            priority: Within the instant; after it, who was scheduled first.
-        """
-        alarm = Alarm(self, callbacks)
-        heappush(self._queue, (self._now + delay_ms, priority, next(self._eid), alarm))
-        return alarm
-
-    def begin(self, steps: Steps) -> None:
-        """Begin a process at this instant, ahead of what is due, that nobody waits for and nobody interrupts."""
-        self.alarm(0.0, [_Walk(steps).go_on], _URGENT)
-
-    def run(self, until: Any = None) -> Any:
-        """Let happen what is scheduled, to its end or as SimPy's does."""
-        if until is not None:
-            return super().run(until)
-        queue = self._queue
-        while queue:
-            self._now, _, _, event = heappop(queue)
-            callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
-            for callback in callbacks:
-                callback(event)
-            if not event._ok and not event.defused:  # noqa: SLF001 - SimPy's own loop does the same
-                raise event._value  # noqa: SLF001
-        return None

@@ -10,6 +10,7 @@ from typing import Any
 
 import simpy
 
+from epdsim.fleet.clock import begin, run
 from epdsim.fleet.config import EncodePool, EnginePool
 from epdsim.fleet.ec.kinds import EC_KINDS, Sides
 from epdsim.fleet.encode import EncodeInstance
@@ -41,13 +42,13 @@ def simulate_in(
     orchestrator = _build(world, family)
     source = iter(requests)
     if concurrency is None:
-        world.env.begin(_open_loop(world, orchestrator, source))
+        begin(world.env, _open_loop(world, orchestrator, source))
     else:
         # A user without a request to begin with would never have one: however many are stated, only so many are made.
         for first in islice(source, concurrency):
             user = _closed_loop(world, orchestrator, chain([first], source), keeps_arrivals=keeps_arrivals)
-            world.env.begin(user)
-    world.env.run()
+            begin(world.env, user)
+    run(world.env)
     orchestrator.fail_stuck()
     return float(world.env.now)
 
@@ -120,7 +121,7 @@ def _open_loop(
     for request in source:
         if (left_ms := on_grid(request.arrival_ms) - world.env.now) > 0:
             yield world.after(left_ms)
-        world.env.begin(orchestrator.handle(request))
+        begin(world.env, orchestrator.handle(request))
 
 
 def _closed_loop(

@@ -15,7 +15,7 @@ import simpy
 
 from epdsim.core.ec.store import EcStore
 from epdsim.events import Sink
-from epdsim.fleet.clock import NORMAL, Callback, Clock
+from epdsim.fleet.clock import NORMAL, Callback, alarm
 from epdsim.fleet.config import FleetConfig
 from epdsim.fleet.grid import on_grid
 from epdsim.fleet.telling import to_all
@@ -37,7 +37,7 @@ class World:
     """
 
     def __init__(self, config: FleetConfig, sinks: Sequence[Sink], *, wants_detail: bool, takes_strides: bool) -> None:
-        self.env = Clock(0.0)
+        self.env = simpy.Environment(0.0)
         self.config = config
         self.wants_detail = wants_detail
         self.takes_strides = takes_strides
@@ -52,7 +52,7 @@ class World:
 
     def after(self, duration_ms: float) -> simpy.Event:
         """Fires after a duration."""
-        return self.env.alarm(on_grid(duration_ms), [])
+        return alarm(self.env, on_grid(duration_ms), [])
 
     def soon(self, callback: Callback) -> simpy.Event:
         """Call back at this instant, behind what is already due at it.
@@ -60,7 +60,7 @@ class World:
         Returns:
             The event to call off.
         """
-        return self.env.alarm(0.0, [callback])
+        return alarm(self.env, 0.0, [callback])
 
     def next_place(self) -> int:
         """A place of one's own in the order in which steps that end at the same instant are taken."""
@@ -78,7 +78,7 @@ class World:
         Returns:
             The event to call off: `event.callbacks.clear()`.
         """
-        return self.env.alarm(duration_ms, [callback], _LAST + place)
+        return alarm(self.env, duration_ms, [callback], _LAST + place)
 
 
 class Desk:

@@ -7,7 +7,7 @@ import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epdsim.fleet.clock import Clock
+from epdsim.fleet.clock import alarm, begin, run
 
 NUM_EVENTS = 3
 waits = st.tuples(st.just("wait"), st.sampled_from([0.0, 1.0, 2.0]))
@@ -23,8 +23,9 @@ class LostError(Exception):
     """What a process of these programs copes with."""
 
 
-def story(program, env, after, begin):
+def story(program, after, begin, run):
     """What the processes of a program do, and when, until nothing is left to do."""
+    env = simpy.Environment(0.0)
     told, events = [], [env.event() for _ in range(NUM_EVENTS)]
 
     def steps(name, actions):
@@ -32,47 +33,46 @@ def story(program, env, after, begin):
             told.append((env.now, name, number))
             try:
                 if verb == "wait":
-                    yield after(value)
+                    yield after(env, value)
                 elif verb == "await":
                     yield events[value]
                 elif verb == "begin":
-                    begin(steps((*name, number), value))
+                    begin(env, steps((*name, number), value))
                 elif not events[value].triggered:
                     events[value].defused = True
                     events[value].succeed() if verb == "fire" else events[value].fail(LostError(number))
             except LostError as error:
                 told.append((env.now, name, error.args))
 
-    begin(steps((), program))
-    env.run()
+    begin(env, steps((), program))
+    run(env)
     return told, env.now
 
 
 @given(programs)
 def test_processes_go_the_way_that_they_go_in_simpy(program) -> None:
-    plain, clock = simpy.Environment(0.0), Clock(0.0)
-    expected = story(program, plain, plain.timeout, plain.process)
-    assert story(program, clock, lambda delay_ms: clock.alarm(delay_ms, []), clock.begin) == expected
+    plain = story(program, simpy.Timeout, simpy.Process, simpy.Environment.run)
+    assert story(program, lambda env, delay_ms: alarm(env, delay_ms, []), begin, run) == plain
 
 
 def test_an_event_that_failed_and_that_nobody_expected_ends_the_run() -> None:
-    clock = Clock(0.0)
-    clock.event().fail(LostError("nobody waits"))
+    env = simpy.Environment(0.0)
+    env.event().fail(LostError("nobody waits"))
     with pytest.raises(LostError, match="nobody waits"):
-        clock.run()
+        run(env)
 
 
 def test_an_alarm_that_is_called_off_wakes_nobody_and_conditions_take_alarms() -> None:
-    clock, told = Clock(0.0), list[float]()
-    off = clock.alarm(1.0, [lambda _: told.append(-1.0)])
+    env, told = simpy.Environment(0.0), list[float]()
+    off = alarm(env, 1.0, [lambda _: told.append(-1.0)])
     off.callbacks.clear()
 
     def waits_for_either():
-        yield clock.alarm(3.0, []) | clock.alarm(2.0, [])
-        told.append(clock.now)
+        yield alarm(env, 3.0, []) | alarm(env, 2.0, [])
+        told.append(env.now)
 
-    clock.begin(waits_for_either())
-    clock.run(until=2.5)
-    assert (told, clock.now) == ([2.0], 2.5)
-    clock.run()
-    assert (told, clock.now) == ([2.0], 3.0)
+    begin(env, waits_for_either())
+    env.run(until=2.5)
+    assert (told, env.now) == ([2.0], 2.5)
+    run(env)
+    assert (told, env.now) == ([2.0], 3.0)
