@@ -4,7 +4,7 @@
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import repeat
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Literal, Self
 
@@ -66,14 +66,12 @@ class PromptDrawer:
         self._drawer = MediaDrawer(spec.images, seed, name) if spec.images else None
         self._prefix = TokenRun(f"{name}/prefix", 0, spec.shared_prefix_tokens)
 
-    def draw(self, request_ids: list[str]) -> Iterator[tuple[Parts, int]]:
+    def draw(self, request_ids: list[str]) -> tuple[Iterator[Parts], list[int]]:
         """Parts and output tokens of as many requests; a block is always `BLOCK` long so that more requests change none."""
         assert len(request_ids) == BLOCK, "what a seed means depends on the block"
         texts = self._spec.text_tokens.draw(self._text, BLOCK).tolist()
         outputs = np.maximum(self._spec.output_tokens.draw(self._output, BLOCK), 1).tolist()
-        media = self._draw_media(request_ids)
-        for request_id, length, output_tokens, pictures in zip(request_ids, texts, outputs, media, strict=True):
-            yield self._parts(request_id, length, pictures), output_tokens
+        return map(self._parts, request_ids, texts, self._draw_media(request_ids)), outputs
 
     def _draw_media(self, request_ids: list[str]) -> Iterator[list[MediaRef]]:
         if self._drawer is None or self._spec.images is None:
@@ -123,16 +121,17 @@ class SyntheticSpec(PromptSpec):
         kind: str = self.kind  # type: ignore[attr-defined]
         drawer = PromptDrawer(self, seed, kind)
         end_ms = float("inf") if self.duration_s is None else self.duration_s * 1e3
-        index = 0
+        first = 0
         for block in self.arrival_blocks_s(named_stream(seed, kind, "arrivals")):
-            request_ids = [f"{kind}-{number}" for number in range(index, index + BLOCK)]
-            for request_id, time_ms, (parts, output_tokens) in zip(
-                request_ids, (block * 1e3).tolist(), drawer.draw(request_ids), strict=True
-            ):
-                if index == self.num_requests or time_ms >= end_ms:
-                    return
-                yield WorkloadRequest(request_id, time_ms, parts, output_tokens)
-                index += 1
+            times_ms = block * 1e3
+            num_in_time = int(np.searchsorted(times_ms, end_ms))
+            count = num_in_time if self.num_requests is None else min(num_in_time, self.num_requests - first)
+            request_ids = [f"{kind}-{number}" for number in range(first, first + BLOCK)]
+            parts, outputs = drawer.draw(request_ids)
+            yield from islice(map(WorkloadRequest, request_ids, times_ms.tolist(), parts, outputs), count)
+            if count < BLOCK:
+                return
+            first += BLOCK
 
     def build(self, base_dir: Path, seed: int) -> Workload:  # noqa: ARG002 - one signature for all kinds
         """The workload."""
