@@ -53,9 +53,9 @@ class RequestState:
     is_running: bool = False
     table: list[int] = field(default_factory=list[int])
     outputs: list[int] = field(default_factory=list[int])
-    stripped: set[int] = field(default_factory=set[int])
+    stripped: frozenset[int] = frozenset()
     reopened: tuple[int, ...] = ()
-    added: list[ItemInfo] = field(default_factory=list[ItemInfo])
+    added: Sequence[ItemInfo] = ()
     num_told: int = 0
     media_end: int = 0
 
@@ -152,7 +152,7 @@ class EngineState:
         self.has_media = True
         known = self.requests.get(event.request_id)
         if known is not None:
-            known.added += event.items
+            known.added = [*known.added, *event.items]
             known.held += ["none"] * len(event.items)
             known.media_end = max(known.media_end, *(item.end for item in event.items))
 
@@ -163,9 +163,9 @@ class EngineState:
         known.admissions += 1
         known.is_running = True
         known.table = list(event.block_ids)
-        known.reopened = tuple(
-            index for index in sorted(known.stripped) if known.items[index].end > event.num_computed_tokens
-        )
+        if known.stripped:
+            num_computed = event.num_computed_tokens
+            known.reopened = tuple(i for i in sorted(known.stripped) if known.items[i].end > num_computed)
         if event.payloads:
             known.num_told += len(event.payloads)
             known.held = [*event.payloads, *known.held[len(event.payloads) :]]
