@@ -80,8 +80,8 @@ class RunPrompt:
             else:
                 joined.append(run)
         self.runs = tuple(joined)
-        self._ends = tuple(accumulate(run.length for run in joined))
-        self._shifts = tuple(run.start - (end - run.length) for run, end in zip(joined, self._ends, strict=True))
+        self._ends = tuple(accumulate([run.length for run in joined]))
+        self._shifts = tuple([run.start - end + run.length for run, end in zip(joined, self._ends, strict=True)])
         self.num_tokens = self._ends[-1] if self._ends else 0
 
     def run_at(self, start: int) -> tuple[Hashable, int, int]:

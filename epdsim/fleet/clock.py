@@ -19,6 +19,7 @@ Steps = Generator[simpy.Event, Any, None]
 _URGENT: Final = 0
 NORMAL: Final = 1
 """SimPy has these two priorities; a larger number comes later within an instant."""
+_NEW: Final = simpy.Event.__new__
 
 
 def alarm(env: Any, delay_ms: float, callbacks: list[Callback], priority: int = NORMAL) -> simpy.Event:
@@ -30,8 +31,8 @@ def alarm(env: Any, delay_ms: float, callbacks: list[Callback], priority: int = 
         callbacks: Called then; `callbacks.clear()` calls it off.
         priority: Within the instant; after it, who was scheduled first.
     """
-    event: Any = simpy.Event(env)
-    event.callbacks, event._ok, event._value = callbacks, True, None  # noqa: SLF001 - as SimPy's `Timeout` does
+    event: Any = _NEW(simpy.Event)  # as SimPy's `Timeout` does, which sets all of it too
+    event.env, event.callbacks, event._ok, event._value = env, callbacks, True, None  # noqa: SLF001
     heappush(env._queue, (env._now + delay_ms, priority, next(env._eid), event))  # noqa: SLF001 - as its `schedule` does
     return event
 
