@@ -81,12 +81,11 @@ def take_steps(engine: EngineState, count: int) -> StepOutcome:
     ended: list[RequestState] = []
     has_ids = False
     for index, state in enumerate(running):
-        need = state.capacity - state.num_computed + 1
-        while need <= count:
-            needs.append((need, index))
-            need += size
         state.num_computed = num_computed = state.num_computed + count
-        state.num_tokens = num_tokens = state.num_tokens + count
+        state.num_tokens = num_tokens = num_computed + 1  # all that are known but the last one are computed
+        if num_computed > state.capacity:
+            first = state.capacity - num_computed + count + 1
+            needs += [(step, index) for step in range(first, count + 1, size)]
         if num_computed >= state.publish_at:
             filled.append(state)
         if num_tokens >= state.end_tokens:
