@@ -35,7 +35,7 @@ class TextScheduler:
 
     Attributes:
         step: Number of the next plan; plans that compute nothing count, but there is none while a request decodes.
-        num_decoding: Requests that run and have computed all that they know.
+        num_decoding: Requests that run and have computed all but the last token that they know, an output token.
         num_known: Tokens that these know.
         num_tokens: Tokens of the last plan.
     """
@@ -149,7 +149,11 @@ class TextScheduler:
                 ended.append(flight)
                 self._let_go(flight)
             else:
-                self._begin_decoding(flight)
+                self._begin_decoding(flight, flight.num_known + 1)
+        partial = self._partial
+        if partial is not None and partial.has_token and partial.num_computed == partial.num_known - 1:
+            self._partial = None
+            self._begin_decoding(partial, partial.num_known)
         return completed, ended
 
     def _blocks_for(self, num_tokens: int) -> int:
@@ -318,9 +322,9 @@ class TextScheduler:
             ended.append(flight)
         return ended
 
-    def _begin_decoding(self, flight: Flight) -> None:
-        """A request has computed all that it knew, and sampled."""
-        step, num_known = self.step, flight.num_known + 1
+    def _begin_decoding(self, flight: Flight, num_known: int) -> None:
+        """A request has computed all but the last token that it knows, which it sampled just now or before it was preempted."""
+        step = self.step
         flight.last_step = step + flight.end_tokens - num_known - 1
         self.num_decoding += 1
         self.num_known += num_known

@@ -147,6 +147,14 @@ def test_preemptions_are_those_of_plans(small_fleet) -> None:
     assert sum(isinstance(one, Preempted) for one in fast) > 3
 
 
+def test_who_comes_back_and_has_one_token_left_to_compute_decodes(small_fleet) -> None:
+    """Its last chunk samples nothing; the step after it decides nothing, as for whoever has just sampled."""
+    config = with_scheduler(small_fleet(), num_gpu_blocks=20, max_num_batched_tokens=64, enable_prefix_caching=False)
+    fast, slow = events_of_both_ways(config, [asked("a", 0.0, 100, 71), asked("b", 1.0, 60, 80)])
+    assert fast == slow
+    assert sum(isinstance(one, Preempted) for one in fast) == 1
+
+
 def whole_hit(num_tokens: int) -> int:
     return num_tokens
 
