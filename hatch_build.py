@@ -31,6 +31,7 @@ COMPILED = (
     "fleet/orchestrators/*.py",
     "payload/message.py",
     "payload/packing.py",
+    "report/books.py",
     "report/metrics.py",
     "spec/*.py",
 )

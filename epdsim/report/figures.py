@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from epdsim.core.errors import InputError
-from epdsim.report.metrics import STAGES, RunMetrics
+from epdsim.report.books import STAGES
+from epdsim.report.metrics import RunMetrics
 from epdsim.report.observer import RunPicture
 
 if TYPE_CHECKING:

@@ -7,10 +7,9 @@ of embeddings) counts from the arrival of the first request that is measured.
 from __future__ import annotations
 
 from array import array
-from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,10 +33,7 @@ from epdsim.events import (
     RequestFinished,
     StepFinished,
 )
-
-Stage = Literal["front end", "encode", "queue", "prefill", "hand-over", "decode"]
-STAGES: Sequence[Stage] = get_args(Stage)
-"""Where a request can be on the way to its first token, in order; the way to an engine counts as its queue."""
+from epdsim.report.books import COUNTS, STAGES, Flight, Stage, Totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,49 +170,12 @@ class RunMetrics:
         return self.prefix_hit_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
 
-@dataclass(slots=True)
-class _Flight:
-    arrived_ms: float
-    slo_class: str
-    first_ms: float = -1.0
-    first_leg: str = ""
-    stage_start_ms: float = 0.0
-    computed_tokens: int = 0
-    stages_ms: dict[Stage, float] = field(default_factory=dict[Stage, float])
-
-    def ends(self, stage: Stage, now_ms: float) -> None:
-        """A stage on the way to the first token ends here, and the next begins."""
-        if self.first_ms < 0:
-            self.stages_ms[stage] = self.stages_ms.get(stage, 0.0) + now_ms - self.stage_start_ms
-            self.stage_start_ms = now_ms
-
-
-@dataclass(slots=True)
-class _Totals:
-    counts: Counter[str] = field(default_factory=Counter[str])
-    legs: Counter[str] = field(default_factory=Counter[str])
-    by_payload: Counter[str] = field(default_factory=Counter[str])
-    failures: Counter[str] = field(default_factory=Counter[str])
-    busy_ms: defaultdict[str, float] = field(default_factory=lambda: defaultdict[str, float](float))
-    stages_ms: defaultdict[Stage, float] = field(default_factory=lambda: defaultdict[Stage, float](float))
-    broadcast_ms: float = 0.0
-
-
-_COUNTS = (
-    *("injected", "completed", "failed", "refused", "aborted", "aborted_waiting", "retries", "preemptions", "steps"),
-    *("prompt_tokens", "prefix_hit_tokens", "output_tokens", "wasted_prompt_tokens", "wasted_output_tokens"),
-    *("media_items", "processor_cache_hits", "encoded_items", "ec_loads", "ec_bytes", "kv_bytes"),
-    *("broadcast_bytes", "broadcast_bytes_unstripped"),
-)
-"""What a run is told as it was counted."""
-
-
 class MetricsSink:
     """Takes events and keeps figures; memory grows with requests in flight and one float per latency."""
 
     def __init__(self) -> None:
-        self._flights: dict[str, _Flight] = {}
-        self._totals = _Totals()
+        self._flights: dict[str, Flight] = {}
+        self._totals = Totals()
         self._ttft_ms, self._tpot_ms, self._e2e_ms = array("d"), array("d"), array("d")
         self._render_ms, self._encode_run_ms, self._recovery_ms = array("d"), array("d"), array("d")
         self._start_ms = self._end_ms = -1.0
@@ -240,93 +199,93 @@ class MetricsSink:
 
     def __call__(self, event: Event) -> None:
         """Take one event."""
-        if not event.is_detail:  # who listens to details must not make a run longer
-            self._end_ms = event.time_ms
         taker = self._takers.get(event.__class__)
         if taker is not None:
+            self._end_ms = event.time_ms
             taker(event)
+        elif not event.is_detail:  # who listens to details must not make a run longer
+            self._end_ms = event.time_ms
 
     def _arrived(self, event: RequestArrived) -> None:
-        self._totals.counts["injected"] += 1
-        if self._start_ms < 0 and event.slo_class != WARM_UP:
-            self._start_ms = event.time_ms
-        self._flights[event.request_id] = _Flight(event.time_ms, event.slo_class, stage_start_ms=event.time_ms)
+        time_ms, is_warm_up = event.time_ms, event.slo_class == WARM_UP
+        self._totals.injected += 1
+        if self._start_ms < 0 and not is_warm_up:
+            self._start_ms = time_ms
+        self._flights[event.request_id] = Flight(time_ms, is_warm_up=is_warm_up)
 
-    def _is_warm_up(self, request_id: str) -> bool:
-        flight = self._flights.get(request_id)
-        return flight is not None and flight.slo_class == WARM_UP
-
-    def _ends(self, stage: Stage, event: Rendered | LegSent | Admitted | Preempted) -> None:
-        flight = self._flights.get(event.request_id)
-        if flight is not None:
-            flight.ends(stage, event.time_ms)
+    def _measures(self, flight: Flight | None) -> bool:
+        """Whether what befalls a request counts."""
+        return flight is None or not flight.is_warm_up
 
     def _rendered(self, event: Rendered) -> None:
-        self._ends("front end", event)
-        if self._is_warm_up(event.request_id):
-            return
-        self._totals.counts["media_items"] += len(event.mm_hashes)
-        self._totals.counts["processor_cache_hits"] += event.cache_hits
-        self._render_ms.append(event.duration_ms)
+        flight = self._flights.get(event.request_id)
+        if flight is not None:
+            flight.ends("front end", event.time_ms)
+        if self._measures(flight):
+            self._totals.media_items += len(event.mm_hashes)
+            self._totals.processor_cache_hits += event.cache_hits
+            self._render_ms.append(event.duration_ms)
 
     def _leg(self, event: LegSent) -> None:
-        if event.leg != "encode":
-            self._ends_stage_before(event)
-        if self._is_warm_up(event.request_id):
-            return
-        self._totals.legs[event.leg] += event.body_bytes
-        if event.body_bytes_by_payload:
-            self._totals.by_payload.update(event.body_bytes_by_payload)
-
-    def _ends_stage_before(self, event: LegSent) -> None:
-        flight = self._flights.get(event.request_id)
-        if flight is None:
-            return
-        stage: Stage = "encode"
-        if flight.first_leg:
-            # Where decode is called first, its wait for the call of prefill is one for blocks.
-            stage = "prefill" if event.leg == "decode" else "queue" if flight.first_leg == "decode" else "encode"
-        flight.first_leg = flight.first_leg or event.leg
-        flight.ends(stage, event.time_ms)
+        flight, leg = self._flights.get(event.request_id), event.leg
+        if flight is not None and leg != "encode":
+            stage: Stage = "encode"
+            if flight.first_leg:
+                # Where decode is called first, its wait for the call of prefill is one for blocks.
+                stage = "prefill" if leg == "decode" else "queue" if flight.first_leg == "decode" else "encode"
+            flight.first_leg = flight.first_leg or leg
+            flight.ends(stage, event.time_ms)
+        if self._measures(flight):
+            self._totals.legs[leg] += event.body_bytes
+            if event.body_bytes_by_payload:
+                self._totals.by_payload.update(event.body_bytes_by_payload)
 
     def _encoded(self, event: EncodeFinished) -> None:
-        if not self._is_warm_up(event.request_id):
-            self._totals.counts["encoded_items"] += len(event.mm_hashes)
+        if self._measures(self._flights.get(event.request_id)):
+            self._totals.encoded_items += len(event.mm_hashes)
 
     def _encoder_ran(self, event: EncodeRunFinished) -> None:
-        if self._start_ms < 0:
-            return
-        self._encode_run_ms.append(event.duration_ms)
-        self._totals.busy_ms[event.instance] += event.duration_ms
+        if self._start_ms >= 0:
+            self._encode_run_ms.append(event.duration_ms)
+            self._is_busy(event.instance, event.duration_ms)
+
+    def _is_busy(self, instance: str, duration_ms: float) -> None:
+        busy_ms = self._totals.busy_ms
+        busy_ms[instance] = busy_ms.get(instance, 0.0) + duration_ms
 
     def _ec_loaded(self, event: EcLoaded) -> None:
-        if self._start_ms < 0:
-            return
-        self._totals.counts["ec_loads"] += 1
-        self._totals.counts["ec_bytes"] += event.embedding_bytes
+        if self._start_ms >= 0:
+            self._totals.ec_loads += 1
+            self._totals.ec_bytes += event.embedding_bytes
 
     def _admitted(self, event: Admitted) -> None:
-        self._ends("hand-over" if event.num_remote_tokens else "queue", event)
-        if not (event.resumed or event.num_remote_tokens or self._is_warm_up(event.request_id)):
-            self._totals.counts["prompt_tokens"] += event.num_prompt_tokens
-            self._totals.counts["prefix_hit_tokens"] += event.num_computed_tokens
-            if (flight := self._flights.get(event.request_id)) is not None:
-                flight.computed_tokens += event.num_prompt_tokens - event.num_computed_tokens
+        flight, is_remote = self._flights.get(event.request_id), event.num_remote_tokens > 0
+        if flight is not None:
+            flight.ends("hand-over" if is_remote else "queue", event.time_ms)
+        if is_remote or event.resumed or not self._measures(flight):
+            return
+        num_prompt, num_computed = event.num_prompt_tokens, event.num_computed_tokens
+        self._totals.prompt_tokens += num_prompt
+        self._totals.prefix_hit_tokens += num_computed
+        if flight is not None:
+            flight.computed_tokens += num_prompt - num_computed
 
     def _preempted(self, event: Preempted) -> None:
-        self._ends("prefill", event)
-        if not self._is_warm_up(event.request_id):
-            self._totals.counts["preemptions"] += 1
+        flight = self._flights.get(event.request_id)
+        if flight is not None:
+            flight.ends("prefill", event.time_ms)
+        if self._measures(flight):
+            self._totals.preemptions += 1
 
     def _step(self, event: StepFinished) -> None:
         if self._start_ms < 0:
             return
         totals = self._totals
-        totals.counts["steps"] += event.num_steps
-        totals.counts["broadcast_bytes"] += event.broadcast_bytes
-        totals.counts["broadcast_bytes_unstripped"] += event.broadcast_bytes_unstripped
+        totals.steps += event.num_steps
+        totals.broadcast_bytes += event.broadcast_bytes
+        totals.broadcast_bytes_unstripped += event.broadcast_bytes_unstripped
         totals.broadcast_ms += event.broadcast_ms
-        totals.busy_ms[event.instance] += event.duration_ms
+        self._is_busy(event.instance, event.duration_ms)
         if event.encode_ms:
             self._encode_run_ms.append(event.encode_ms)
 
@@ -334,59 +293,63 @@ class MetricsSink:
         flight = self._flights.get(event.request_id)
         if flight is not None and flight.first_leg == "decode":
             flight.ends("prefill", event.time_ms)
-        if not self._is_warm_up(event.request_id):
-            self._totals.counts["kv_bytes"] += event.kv_bytes
+        if self._measures(flight):
+            self._totals.kv_bytes += event.kv_bytes
 
     def _first_token(self, event: FirstToken) -> None:
         flight = self._flights[event.request_id]
         if flight.first_ms < 0:
-            flight.ends("decode" if "hand-over" in flight.stages_ms else "prefill", event.time_ms)
+            flight.ends("decode" if "hand-over" in flight.spent_ms else "prefill", event.time_ms)
             flight.first_ms = event.time_ms
 
     def _finished(self, event: RequestFinished) -> None:
-        flight = self._flights.pop(event.request_id)
-        self._totals.counts["completed"] += 1
-        if flight.slo_class == WARM_UP:
+        flight, totals = self._flights.pop(event.request_id), self._totals
+        totals.completed += 1
+        if flight.is_warm_up:
             return
-        self._totals.counts["output_tokens"] += event.output_tokens
+        time_ms, num_tokens = event.time_ms, event.output_tokens
+        totals.output_tokens += num_tokens
         self._ttft_ms.append(flight.first_ms - flight.arrived_ms)
-        for stage, spent_ms in flight.stages_ms.items():
-            self._totals.stages_ms[stage] += spent_ms
-        self._e2e_ms.append(event.time_ms - flight.arrived_ms)
-        if event.output_tokens > 1:
-            self._tpot_ms.append((event.time_ms - flight.first_ms) / (event.output_tokens - 1))
+        for stage, spent_ms in flight.spent_ms.items():
+            totals.spent_ms[stage] = totals.spent_ms.get(stage, 0.0) + spent_ms
+        self._e2e_ms.append(time_ms - flight.arrived_ms)
+        if num_tokens > 1:
+            self._tpot_ms.append((time_ms - flight.first_ms) / (num_tokens - 1))
 
     def _failed(self, event: RequestFailed) -> None:
-        flight, counts = self._flights.pop(event.request_id), self._totals.counts
-        if not event.aborted:
-            counts["refused" if event.refused else "failed"] += 1
-            self._totals.failures[event.reason] += 1
+        flight, totals = self._flights.pop(event.request_id), self._totals
+        if event.aborted:
+            totals.aborted += 1
+            totals.aborted_waiting += flight.first_ms < 0
+            totals.wasted_prompt_tokens += flight.computed_tokens
+            totals.wasted_output_tokens += event.output_tokens
             return
-        counts["aborted"] += 1
-        counts["aborted_waiting"] += flight.first_ms < 0
-        counts["wasted_prompt_tokens"] += flight.computed_tokens
-        counts["wasted_output_tokens"] += event.output_tokens
+        if event.refused:
+            totals.refused += 1
+        else:
+            totals.failed += 1
+        totals.failures[event.reason] += 1
 
     def _retried(self, event: LegRetried) -> None:
         flight = self._flights.get(event.request_id)
         if flight is not None and event.leg == "generate":
             flight.first_leg = ""
-        if not self._is_warm_up(event.request_id):
-            self._totals.counts["retries"] += 1
+        if self._measures(flight):
+            self._totals.retries += 1
 
     def _recovered(self, event: LegRecovered) -> None:
-        if not self._is_warm_up(event.request_id):
+        if self._measures(self._flights.get(event.request_id)):
             self._recovery_ms.append(event.time_ms - event.lost_ms)
 
     def result(self) -> RunMetrics:
         """The figures so far."""
-        totals, counts = self._totals, self._totals.counts
+        totals = self._totals
         return RunMetrics(
             unfinished=len(self._flights),
             duration_ms=self._end_ms - self._start_ms if self._start_ms >= 0 else 0.0,
             ttft_ms=Distribution.of(self._ttft_ms),
             ttft_by_stage_ms={
-                stage: totals.stages_ms[stage] / len(self._ttft_ms) for stage in STAGES if totals.stages_ms.get(stage)
+                stage: totals.spent_ms[stage] / len(self._ttft_ms) for stage in STAGES if totals.spent_ms.get(stage)
             },
             tpot_ms=Distribution.of(self._tpot_ms),
             e2e_ms=Distribution.of(self._e2e_ms),
@@ -397,6 +360,6 @@ class MetricsSink:
             broadcast_ms=totals.broadcast_ms,
             busy_ms=dict(sorted(totals.busy_ms.items())),
             failures=dict(sorted(totals.failures.items())),
-            **{name: counts[name] for name in _COUNTS},
+            **{name: getattr(totals, name) for name in COUNTS},
             recovery_ms=Distribution.of(self._recovery_ms),
         )

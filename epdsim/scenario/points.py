@@ -9,7 +9,8 @@ from typing import get_args, get_type_hints
 
 from epdsim.core.errors import InputError
 from epdsim.fleet.config import PREFILL_PAYLOADS
-from epdsim.report.metrics import STAGES, Distribution, RunMetrics
+from epdsim.report.books import STAGES
+from epdsim.report.metrics import Distribution, RunMetrics
 from epdsim.scenario.schema import AxisValue
 
 Point = Mapping[str, AxisValue]

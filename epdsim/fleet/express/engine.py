@@ -12,7 +12,7 @@ from epdsim.fleet.express.clock import NORMAL, STEP_END, Clock
 from epdsim.fleet.express.flight import Flight
 from epdsim.fleet.express.scheduler import TextScheduler
 from epdsim.fleet.express.telling import Teller
-from epdsim.fleet.grid import TICKS_PER_MS, on_grid
+from epdsim.fleet.grid import TICKS_PER_MS, WHOLE, on_grid
 from epdsim.fleet.step_cost import BroadcastCost, StepBroadcast
 
 WAKE, END = 0, 1
@@ -47,7 +47,7 @@ class TextEngine:
         # What is under way: a step, or a stride, whose steps end at these ticks, and the number under which the clock is set.
         self._is_idle, self._number = True, 0
         self._started_ms, self._num_steps, self._num_requests = 0.0, 0, 0
-        self._stride: Sequence[int] = ()
+        self._stride: Sequence[float] = ()
         self._plan = broadcast.plain(0)
         self._scheduler.skip()
 
@@ -97,7 +97,9 @@ class TextEngine:
         plan = self._broadcast.plain(count)
         fixed_ms = plan.total_ms
         steps_ms = self._decode_steps_ms(count, scheduler.num_known, num_steps)
-        self._stride = ends = list(accumulate([round((fixed_ms + step_ms) * TICKS_PER_MS) for step_ms in steps_ms]))
+        self._stride = ends = list(
+            accumulate([(fixed_ms + step_ms) * TICKS_PER_MS + WHOLE - WHOLE for step_ms in steps_ms])
+        )
         self._begin(num_steps, count, ends[-1] / TICKS_PER_MS, plan)
 
     def _begin(self, num_steps: int, num_requests: int, duration_ms: float, plan: StepBroadcast) -> None:
