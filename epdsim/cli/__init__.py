@@ -114,7 +114,7 @@ def _start_lightly() -> None:
     # What a scenario file means is no affair of pydantic's plugins, for which all installed packages would be looked through.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     # What imports make lives to the end: it need not be looked through for cycles again and again, nor at the end once more.
-    gc.set_threshold(20_000)
+    gc.set_threshold(50_000)
     atexit.register(gc.freeze)
 
 
