@@ -35,7 +35,8 @@ def can_carry(config: FleetConfig, requests: Iterable[WorkloadRequest]) -> bool:
     """Whether a run is one for a `TextFleet`.
 
     It is where engines generate what they prefill, schedule first come first served by the ideal rules, and nothing goes wrong; and
-    where all requests are text whose clients stay, and none is refused. What can be read but once is not looked at, thus no.
+    where all requests are text whose clients stay, and none is refused, or would be for an id that is in use. What can be read but
+    once is not looked at, thus no.
 
     Args:
         config: The fleet.
@@ -44,7 +45,12 @@ def can_carry(config: FleetConfig, requests: Iterable[WorkloadRequest]) -> bool:
     if iter(requests) is requests or not _is_plain(config):
         return False
     most = _most_tokens(config.prefill.scheduler)
-    return all(_is_carried(one, most) for one in requests)
+    ids: set[str] = set()
+    for count, request in enumerate(requests, 1):
+        ids.add(request.request_id)
+        if len(ids) < count or not _is_carried(request, most):
+            return False
+    return True
 
 
 def _is_plain(config: FleetConfig) -> bool:

@@ -91,8 +91,9 @@ def test_shared_lines_and_engines_in_step_are_not(small_fleet) -> None:
         asked("odd", 60.0, length=8_100, output_tokens=200),
         asked("odd", 60.0, patience_ms=10.0),
         asked("odd", 60.0, leaves_ms=10.0),
+        asked("a", 60.0),
     ],
-    ids=["picture", "empty", "too long for the model", "too long for the pool", "impatient", "leaves"],
+    ids=["picture", "empty", "too long for the model", "too long for the pool", "impatient", "leaves", "id in use"],
 )
 def test_one_request_that_is_not_plain_text_speaks_against_it(small_fleet, odd) -> None:
     assert not can_carry(small_fleet(), [*TEXT, odd])
