@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,10 @@ from epdsim.events import EngineStarted, Event
 from epdsim.spec.engine_state import EngineState
 from epdsim.spec.property import BEYOND, Broken, Finding, Monitor, Property, Reached, Take, Verdict
 
+_Follow = Callable[[Any], None]
 _Readers = list[tuple[Verdict, Take]]
+_Heard = tuple[_Follow | None, _Readers, _Readers]
+"""Of a kind of events: how an engine's state follows from it, who reads it, and who of these as long as no media have come."""
 
 
 @dataclass(slots=True)
@@ -21,32 +24,34 @@ class _Sender:
         monitors: All that judge it.
         engine: Its state.
         follow: By kind of event, how its state follows from it.
-        readers: By kinds of events that it has sent, who takes them.
-        readers_of_text: Who of these is asked as long as no media have come.
+        heard: Of those kinds of events that it has sent.
     """
 
     monitors: Sequence[tuple[Property, Verdict, Monitor]]
     engine: EngineState
-    follow: dict[type[Event], Callable[[Any], None]]
-    readers: dict[type[Event], _Readers] = field(default_factory=dict[type[Event], _Readers])
-    readers_of_text: dict[type[Event], _Readers] = field(default_factory=dict[type[Event], _Readers])
+    follow: Mapping[type[Event], _Follow]
+    heard: dict[type[Event], _Heard] = field(default_factory=dict[type[Event], _Heard])
 
-    def find_readers(self, kind: type[Event]) -> None:
-        """Of a kind that it has not sent before; what is beyond its events stands fast, for it began with that."""
+    def hear(self, kind: type[Event]) -> _Heard:
+        """Who takes a kind that it has not sent before."""
         readers: _Readers = []
         readers_of_text: _Readers = []
-        self.readers[kind], self.readers_of_text[kind] = readers, readers_of_text
         for one, verdict, monitor in self.monitors:
             take = monitor.get(kind) or monitor.get(Event)
-            if take is not None and _copes(one).issuperset(self.engine.beyond):
+            if take is not None:
                 readers.append((verdict, take))
                 if not one.of_media:
                     readers_of_text.append((verdict, take))
+        heard = self.heard[kind] = self.follow.get(kind), readers, readers_of_text
+        return heard
 
 
-def _copes(one: Property) -> frozenset[str]:
-    """With what: statements about a whole fleet hear all that its engines say, else they would miss a part of the story."""
-    return one.copes if one.level == "engine" else BEYOND
+def _copes(one: Property, beyond: Sequence[str]) -> bool:
+    """Whether an engine is judged by it of which so much is beyond its events.
+
+    Statements about a whole fleet hear all that its engines say, else they would miss a part of the story.
+    """
+    return (one.copes if one.level == "engine" else BEYOND).issuperset(beyond)
 
 
 class Judge:
@@ -74,29 +79,29 @@ class Judge:
         kind = event.__class__
         sender = self._senders.get(event.instance)
         if sender is None or kind is EngineStarted:
-            sender = self._begin(event.instance)
+            sender = self._begin(event)
         engine = sender.engine
-        follow = sender.follow.get(kind)
+        follow, readers, readers_of_text = sender.heard.get(kind) or sender.hear(kind)
         if follow is not None:
             follow(event)
-        if kind not in sender.readers:
-            sender.find_readers(kind)
-        for verdict, take in (sender.readers if engine.has_media else sender.readers_of_text)[kind]:
+        for verdict, take in readers if engine.has_media else readers_of_text:
             found = take(event, engine)
             if found is not None:
                 for finding in found:
                     self._note(verdict, finding)
         self.num_events += 1
 
-    def _begin(self, instance: str) -> _Sender:
+    def _begin(self, event: Event) -> _Sender:
+        """An instance that says its first word, or begins again."""
+        beyond = event.beyond if isinstance(event, EngineStarted) else ()
         engine = EngineState()
-        sender = self._senders[instance] = _Sender(list(self._monitors()), engine, engine.follow_by_kind())
+        monitors = [
+            (one, self._verdicts[one.id], self._of_the_run.get(one.id) or one.make_monitor())
+            for one in self._judged
+            if _copes(one, beyond)
+        ]
+        sender = self._senders[event.instance] = _Sender(monitors, engine, engine.follow_by_kind())
         return sender
-
-    def _monitors(self) -> Iterable[tuple[Property, Verdict, Monitor]]:
-        """Those of an instance that begins."""
-        for one in self._judged:
-            yield one, self._verdicts[one.id], self._of_the_run.get(one.id) or one.make_monitor()
 
     def _note(self, verdict: Verdict, finding: Finding) -> None:
         if isinstance(finding, Reached):
