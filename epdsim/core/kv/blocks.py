@@ -256,14 +256,10 @@ class BlockPool:
                 continue
             if place == len(row) - 1 and not self._doubles:
                 # The tail of a row, as it was freed, is the usual case.
-                end = min(len(blocks), start + place + 1)
-                tail = row[place - (end - start) + 1 :]
-                tail.reverse()
-                if tail == blocks[start:end]:
-                    del row[place - (end - start) + 1 :]
-                else:
-                    end = start + 1
-                    row.pop()
+                most = min(len(blocks), start + place + 1)
+                if most > end and row[place - (most - start) + 1 :] == blocks[start:most][::-1]:
+                    end = most
+                del row[place - (end - start) + 1 :]
             else:
                 row[place] = NULL_BLOCK
             while row and not row[-1]:
