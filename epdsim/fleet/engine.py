@@ -51,7 +51,7 @@ class EngineInstance(Stepper):
         self._is_lost = True
         self.num_losses += 1
         self._call_off()
-        if self._stride is not None and self._stride.timer.callbacks is not None:
+        if self._stride is not None and not self._stride.timer.processed:
             self._stride.timer.callbacks.clear()
         # What comes to it from now on does not wake it: neither a KV cache nor an embedding.
         self._is_idle, self._stride = False, None

@@ -175,7 +175,7 @@ class FairLine(Line):
 
     def _wake(self) -> None:
         """Set the clock for the next end."""
-        if self._timer is not None and self._timer.callbacks is not None:
+        if self._timer is not None and not self._timer.processed:
             self._timer.callbacks.clear()
         self._timer = None
         if not self._under_way:

@@ -152,7 +152,7 @@ class Stepper:
 
     def _call_off(self) -> None:
         """Let the timer that is set, if one is, wake nobody."""
-        if self._timer is not None and self._timer.callbacks is not None:
+        if self._timer is not None and not self._timer.processed:
             self._timer.callbacks.clear()
 
     def _look_again(self, _: simpy.Event) -> None:
