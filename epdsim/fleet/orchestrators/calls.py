@@ -32,7 +32,7 @@ Choice = Generator[simpy.Event, Any, EngineInstance]
 Submission = Generator[simpy.Event, Any, Job]
 
 
-class outstanding:  # noqa: N801 - used as a function is
+class Outstanding:
     """A call to an engine, in the orchestrator's books from its sending to its answer."""
 
     __slots__ = ("_engine",)
@@ -47,7 +47,7 @@ class outstanding:  # noqa: N801 - used as a function is
         self._engine.outstanding -= 1
 
 
-class taken_out:  # noqa: N801 - used as a function is
+class Wanted:
     """While a call is waited for, and perhaps something else: when that fails, nobody wants the call any more."""
 
     __slots__ = ("_before", "_engine", "_job", "_task")
@@ -182,9 +182,9 @@ class Calls:
         Returns:
             The call as the engine kept it.
         """
-        with outstanding(engine):
+        with Outstanding(engine):
             job = yield from self.submit(engine, request, task, way, is_visible=is_visible, beside=beside)
-            with taken_out(task, engine, job):
+            with Wanted(task, engine, job):
                 yield simpy.AnyOf(self._world.env, [job.done, *beside]) if beside else job.done
         return job
 

@@ -14,7 +14,7 @@ from epdsim.fleet.engine import EngineInstance
 from epdsim.fleet.faults import InstanceLostError
 from epdsim.fleet.jobs import Job
 from epdsim.fleet.orchestrators.base import Orchestrator
-from epdsim.fleet.orchestrators.calls import outstanding, taken_out
+from epdsim.fleet.orchestrators.calls import Outstanding, Wanted
 from epdsim.fleet.orchestrators.task import Task
 
 AWAITED = KvTransfer(loads_async=True, num_loads=1)
@@ -28,9 +28,9 @@ class DecodeFirst(Orchestrator):
         calls = self._calls
         engine = yield from calls.choose_decode(task)
         request, way = calls.send_decode(task, engine, AWAITED)
-        with outstanding(engine):
+        with Outstanding(engine):
             job = yield from calls.submit(engine, request, task, way, is_visible=True)
-            with taken_out(task, engine, job):
+            with Wanted(task, engine, job):
                 if job.allocated is not None:
                     yield job.allocated | job.done
                 yield from self._fill(task, engine, job)
