@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from epdsim.events import (
     Admitted,
@@ -150,7 +150,8 @@ class KvHand:
         self._computed: dict[str, dict[str, int]] = {}
         self._arrived: dict[str, dict[str, int]] = {}
         self._awaits: set[str] = set()
-        self._hands_over = True
+        # Whose KV cache may be handed over; anybody's, where no fleet tells.
+        self._sources: Collection[str] | None = None
 
     def by_kind(self) -> Monitor:
         """Follow what is computed, moved and taken over."""
@@ -167,7 +168,7 @@ class KvHand:
         }
 
     def _fleet(self, event: FleetStarted, _engine: EngineState) -> None:
-        self._hands_over = "decode" in event.pools
+        self._sources = event.pools.get("prefill", ()) if "decode" in event.pools else ()
 
     def _begins(self, event: RequestArrived | LegRetried, _engine: EngineState) -> None:
         self._computed[event.request_id], self._arrived[event.request_id] = {}, {}
@@ -183,9 +184,9 @@ class KvHand:
         self._awaits.discard(event.request_id)
 
     def _planned(self, event: StepPlanned, _engine: EngineState) -> None:
-        if not self._hands_over:
-            return
         instance, before = event.instance, event.num_computed_tokens
+        if self._sources is not None and instance not in self._sources:
+            return
         for request_id, count in event.num_scheduled_tokens.items():
             computed = self._computed.get(request_id)
             if computed is not None:
