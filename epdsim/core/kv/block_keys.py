@@ -67,6 +67,14 @@ RANGE: Final = 1 << 20
 """Numbers that belong to one chain: its own, and those of the blocks that go on with the same run of content."""
 
 
+_OUTPUT: Final = "output"
+
+
+def is_output(content: Hashable) -> bool:
+    """Whether a run's content is what a request has generated: it is named `("output", request_id)`."""
+    return isinstance(content, tuple) and content[:1] == (_OUTPUT,)
+
+
 MANY_KEYS = 1 << 14
 """From so many block keys on, or fewer for a small pool, it is worth a look which of them are still of use."""
 
@@ -186,7 +194,7 @@ class RequestKeys:
         self._features: Sequence[MediaFeature] = request.mm_features
         self._block_size = block_size
         self._has_ids = isinstance(request.prompt, TokenPrompt)
-        self._output = ("output", request.request_id)
+        self._output = (_OUTPUT, request.request_id)
         self._output_base = 0
         self._num_dropped = 1
         self._media_key: Callable[[str, int, int], Hashable] = dialect[MEDIA_KEY]

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from heapq import heappop
 from itertools import islice
 
+from epdsim.core.kv.block_keys import is_output
 from epdsim.core.prompt import RunPrompt, TokenRun
 from epdsim.core.rules import IDEAL
 from epdsim.core.scheduler.config import SchedulerConfig
@@ -35,8 +36,8 @@ def can_carry(config: FleetConfig, requests: Iterable[WorkloadRequest]) -> bool:
     """Whether a run is one for a `TextFleet`.
 
     It is where engines generate what they prefill, schedule first come first served by the ideal rules, and nothing goes wrong; and
-    where all requests are text whose clients stay, and none is refused, or would be for an id that is in use. What can be read but
-    once is not looked at, thus no.
+    where all requests are text whose clients stay, none goes on with the output of another, which is published late here, and none
+    is refused, or would be for an id that is in use. What can be read but once is not looked at, thus no.
 
     Args:
         config: The fleet.
@@ -79,7 +80,7 @@ def _most_tokens(config: SchedulerConfig) -> int:
 def _is_carried(request: WorkloadRequest, most: int) -> bool:
     num_prompt = 0
     for part in request.parts:
-        if not isinstance(part, TokenRun):
+        if not isinstance(part, TokenRun) or is_output(part.content):
             return False
         num_prompt += part.length
     stays = not (request.patience_ms or request.leaves_ms)

@@ -9,7 +9,7 @@ import pytest
 from epdsim.core.prompt import TokenRun
 from epdsim.core.releases.dialects import named
 from epdsim.core.request import WARM_UP
-from epdsim.events import Preempted, RequestFailed, RequestFinished
+from epdsim.events import Admitted, Preempted, RequestFailed, RequestFinished
 from epdsim.fleet import LinkSharing, simulate
 from epdsim.fleet.express import TextFleet, can_carry
 from epdsim.fleet.express import scheduler as text_scheduler
@@ -92,8 +92,12 @@ def test_shared_lines_and_engines_in_step_are_not(small_fleet) -> None:
         asked("odd", 60.0, patience_ms=10.0),
         asked("odd", 60.0, leaves_ms=10.0),
         asked("a", 60.0),
+        WorkloadRequest("odd", 60.0, (TokenRun("a", 0, 100), TokenRun(("output", "a"), 0, 5)), 5),
     ],
-    ids=["picture", "empty", "too long for the model", "too long for the pool", "impatient", "leaves", "id in use"],
+    ids=[
+        *("picture", "empty", "too long for the model", "too long for the pool", "impatient", "leaves", "id in use"),
+        "goes on with an output",
+    ],
 )
 def test_one_request_that_is_not_plain_text_speaks_against_it(small_fleet, odd) -> None:
     assert not can_carry(small_fleet(), [*TEXT, odd])
@@ -132,6 +136,18 @@ def test_a_request_that_an_engine_refuses_is_refused_the_other_way(small_fleet) 
     events = []
     simulate(small_fleet(), family("qwen3-vl-8b"), [*TEXT, asked("e", 60.0, 200_000)], [events.append])
     assert [one.request_id for one in events if isinstance(one, RequestFailed)] == ["e"]
+
+
+def test_who_goes_on_with_what_another_generates_finds_it(small_fleet) -> None:
+    """While that one still decodes: its blocks can be found from the step on that fills them."""
+    turn = (TokenRun("a", 0, 100), TokenRun(("output", "a"), 0, 200))
+    requests = [asked("a", output_tokens=4000), WorkloadRequest("next", 10_000.0, turn, 5)]
+    fast, slow = [], []
+    simulate(small_fleet(), family("qwen3-vl-8b"), requests, [fast.append], wants_detail=True, takes_strides=True)
+    world = World(small_fleet(), [slow.append], wants_detail=True, takes_strides=True)
+    simulate_in(world, family("qwen3-vl-8b"), requests)
+    assert fast == slow
+    assert [one.num_computed_tokens for one in fast if isinstance(one, Admitted)] == [0, 288]
 
 
 TIGHT = {"num_gpu_blocks": 40, "max_num_batched_tokens": 128}
