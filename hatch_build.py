@@ -32,7 +32,6 @@ COMPILED = (
     "payload/message.py",
     "payload/packing.py",
     "report/books.py",
-    "report/metrics.py",
     "spec/*.py",
 )
 """Below `epdsim`; a folder's `__init__.py` stays as it is."""

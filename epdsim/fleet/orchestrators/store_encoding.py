@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import simpy
 
@@ -11,15 +10,20 @@ from epdsim.fleet.clock import Steps
 from epdsim.fleet.composer import ec_params
 from epdsim.fleet.encode import EncodeItem
 from epdsim.fleet.faults import RequestLostError
-from epdsim.fleet.orchestrators.encoding import Encoding, items_of
+from epdsim.fleet.health import Health
+from epdsim.fleet.lines import Lines
+from epdsim.fleet.orchestrators.encoding import Encoding, Grouping, items_of
 from epdsim.fleet.orchestrators.task import Handles, Task
+from epdsim.fleet.world import World
 
 
 class StoreEncoding(Encoding):
     """Has embeddings in the fleet's store; a request has a lease on each of its own until it ends."""
 
-    def __init__(self, *args: Any, **more: Any) -> None:
-        super().__init__(*args, **more)
+    def __init__(
+        self, world: World, body: Lines, health: Health | None, group: Grouping, *, shares_legs: bool = False
+    ) -> None:
+        super().__init__(world, body, health, group, shares_legs=shares_legs)
         self._encoding: dict[str, simpy.Event] = {}
         self._given_up: set[str] = set()
 
