@@ -1,7 +1,7 @@
 """CPU time and peak memory of this simulator and of its peers on the same requests, in one run, as ratios.
 
     python tests/bench/speed_beside_peers.py --peers FOLDER [--requests 10000 20000 100000] [--rounds 3]
-        [--compiled .venv-fast/bin]
+        [--compiled .venv-fast/bin] [--monitors]
 
 The work: text requests, Poisson 20 a second, over four instances, 512 prompt and 128 output tokens each. Each peer that the Python
 index has is installed in an environment of its own in FOLDER, and is left out with a reason where that fails. Every measured
@@ -19,7 +19,7 @@ import sys
 import time
 import venv
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -91,16 +91,12 @@ class Contender:
     command: Callable[[Path, int, Path], Sequence[str]]
 
 
-def _ours(bin_folder: Path, count: int, _: Path) -> Sequence[str]:
-    return [
-        str(bin_folder / "epdsim"),
-        "run",
-        str(SCENARIO),
-        "--no-check",
-        "--json",
-        "--set",
-        f"workload.num_requests={count}",
-    ]
+def _ours(check: str) -> Callable[[Path, int, Path], Sequence[str]]:
+    def command(bin_folder: Path, count: int, _: Path) -> Sequence[str]:
+        run = [str(bin_folder / "epdsim"), "run", str(SCENARIO), check, "--json"]
+        return [*run, "--set", f"workload.num_requests={count}"]
+
+    return command
 
 
 def _python(code: str) -> Callable[[Path, int, Path], Sequence[str]]:
@@ -116,9 +112,10 @@ def _fleet_sim(bin_folder: Path, count: int, folder: Path) -> Sequence[str]:
     return [str(bin_folder / "vllm-sr-sim"), "simulate-fleet", str(fleet), *options]
 
 
-COMPILED = Contender("epdsim, compiled", "the same out of `make compiled`", "", _ours)
+OURS = Contender("epdsim", "as users run it, no monitors", "", _ours("--no-check"))
+JUDGED = Contender("epdsim, monitors on", "the same, judged as it goes", "", _ours("--check"))
 CONTENDERS = (
-    Contender("epdsim", "as users run it, no monitors", "", _ours),
+    OURS,
     Contender("Dynamo mocker 1.6.1", "Rust; offline replay, round robin", "ai-dynamo-runtime==1.6.1", _python(DYNAMO)),
     Contender("bare SimPy loop", "steps and nothing else: no cache, no blocks, no figures", "", _python(BARE)),
     Contender("vllm-sr-sim", "whole requests: no steps at all", "vllm-sr-sim==0.1.0.dev20260713123629", _fleet_sim),
@@ -188,21 +185,25 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, required=True, help="folder for the environments of peers")
     parser.add_argument("--requests", type=int, nargs="+", default=[10_000, 20_000, 100_000])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--monitors", action="store_true", help="measure this simulator with monitors too")
     parser.add_argument(
         "--compiled", type=Path, default=ROOT / ".venv-fast" / "bin", help="where the compiled program is, if anywhere"
     )
     options = parser.parse_args()
     options.peers.mkdir(parents=True, exist_ok=True)
     places: dict[str, Path] = {}
-    contenders = list(CONTENDERS)
-    if (options.compiled / "epdsim").exists():
-        contenders.insert(1, COMPILED)
-        places[COMPILED.name] = options.compiled
-    for one in CONTENDERS:
+    own = [OURS, JUDGED] if options.monitors else [OURS]
+    contenders = [*own, *CONTENDERS[1:]]
+    for one in contenders:
         try:
             places[one.name] = bin_of(one, options.peers)
         except subprocess.CalledProcessError as error:
             tell(f"left out: {one.name}: {error.stderr.strip().splitlines()[-1]}", aside=True)
+    if (options.compiled / "epdsim").exists():
+        for one in reversed(own):
+            compiled = replace(one, name=f"{one.name}, compiled")
+            contenders.insert(len(own), compiled)
+            places[compiled.name] = options.compiled
     tell("| Requests | Simulator | CPU s | Wall s | Peak MB | epdsim's CPU over its |\n|---|---|---|---|---|---|")
     ours_s: dict[int, float] = {}
     for count in options.requests:
