@@ -228,12 +228,12 @@ class RooflineLm:
             memory += self._expert_ms * (1.0 - self._miss**requests)
         fixed_ms, kv_ms = self._fixed_ms + sqrt(compute * compute + memory * memory), self._kv_ms
         request_ms, token_ms = self._request_ms * requests, self._token_ms * requests
-        end, seen, sliding_ms = context_tokens + requests * num_steps, requests * self._window, self._sliding_kv_ms
-        if not seen:
-            return [
-                fixed_ms + kv_ms * context + request_ms + token_ms for context in range(context_tokens, end, requests)
-            ]
-        return [
-            fixed_ms + kv_ms * context + request_ms + token_ms + sliding_ms * min(context, seen)
-            for context in range(context_tokens, end, requests)
-        ]
+        seen, sliding_ms, context = float(requests * self._window), self._sliding_kv_ms, float(context_tokens)
+        steps_ms: list[float] = []
+        for _ in range(num_steps):
+            step_ms = fixed_ms + kv_ms * context + request_ms + token_ms
+            if seen:
+                step_ms += sliding_ms * min(context, seen)
+            steps_ms.append(step_ms)
+            context += requests
+        return steps_ms

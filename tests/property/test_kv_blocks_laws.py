@@ -132,10 +132,13 @@ class PoolMachine(RuleBasedStateMachine):
             self.tables.append(blocks)
 
     @precondition(lambda self: self.tables)
-    @rule(data=st.data())
-    def release(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), keeps_count=st.booleans())
+    def release(self, data: st.DataObject, *, keeps_count: bool) -> None:
         table = self.tables.pop(data.draw(st.integers(0, len(self.tables) - 1)))
-        self.pool.release(table)
+        has_key = [block in self.plain.key_of for block in table]
+        # An owner can say how many have a key where these lead.
+        knows = keeps_count and has_key == sorted(has_key, reverse=True)
+        self.pool.release(table, sum(has_key) if knows else None)
         self.plain.release(table)
 
     @precondition(lambda self: self.tables)

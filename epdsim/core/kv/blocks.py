@@ -161,17 +161,31 @@ class BlockPool:
                 self._cached_free.remove(block)
                 self.num_free -= 1
 
-    def release(self, table: list[int]) -> None:
-        """Give up a request's block table; its tail is lost before its head."""
+    def release(self, table: list[int], num_keyed: int | None = None) -> None:
+        """Give up a request's block table; its tail is lost before its head.
+
+        Args:
+            table: Its blocks.
+            num_keyed: How many leading ones have a key, and no other has, where the caller has kept count.
+        """
         ended = self._without_shared(table) if self._further_refs else table
         if not ended:
             return
-        key_of = self._key_of
         self._held.difference_update(ended)
         self.num_free += len(ended)
         if self._frees_last:
             self._cached_free.append(ended[::-1])
-            return
+        elif num_keyed is not None and ended is table:
+            keyed = table[:num_keyed]
+            keyed.reverse()
+            self._cached_free.append(keyed)
+            self._plain_free += table[num_keyed:]
+        else:
+            self._free_by_key(ended)
+
+    def _free_by_key(self, ended: list[int]) -> None:
+        """Queue blocks that nobody holds any more, each where its key says."""
+        key_of = self._key_of
         keys = [key_of[block] for block in ended]
         num_keyed = keys.index(0) if 0 in keys else len(keys)
         keyed, plain = ended[:num_keyed], ended[num_keyed:]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import accumulate
 
 from epdsim.cost.lm import decode_stepper
 from epdsim.fleet.config import EnginePool
@@ -97,10 +96,13 @@ class TextEngine:
         plan = self._broadcast.plain(count)
         fixed_ms = plan.total_ms
         steps_ms = self._decode_steps_ms(count, scheduler.num_known, num_steps)
-        self._stride = ends = list(
-            accumulate([(fixed_ms + step_ms) * TICKS_PER_MS + WHOLE - WHOLE for step_ms in steps_ms])
-        )
-        self._begin(num_steps, count, ends[-1] / TICKS_PER_MS, plan)
+        ends: list[float] = []
+        end = 0.0
+        for step_ms in steps_ms:
+            end += (fixed_ms + step_ms) * TICKS_PER_MS + WHOLE - WHOLE
+            ends.append(end)
+        self._stride = ends
+        self._begin(num_steps, count, end / TICKS_PER_MS, plan)
 
     def _begin(self, num_steps: int, num_requests: int, duration_ms: float, plan: StepBroadcast) -> None:
         now_ms = self._clock.now_ms

@@ -276,10 +276,11 @@ class TextScheduler:
         size = self._block_size
         blocks = self._pool.take(len(flights))
         for flight, block in zip(flights, blocks, strict=True):
-            num_computed = len(flight.blocks) * size
-            if num_computed in WIDENS_AT:
+            table = flight.blocks
+            num_computed = len(table) * size
+            if num_computed & (num_computed - 1) == 0 and num_computed in WIDENS_AT:  # few are powers of two
                 self._size.widen(num_computed)
-            flight.blocks.append(block)
+            table.append(block)
         return blocks
 
     def _make_room(self, flight: Flight) -> Sequence[int]:
@@ -303,7 +304,7 @@ class TextScheduler:
             self._needs = [one for one in self._needs if one[2] is not flight]
             heapify(self._ends)
             heapify(self._needs)
-        self._pool.release(flight.blocks)
+        self._pool.release(flight.blocks, flight.num_published)
         flight.blocks = []
         flight.was_preempted = True
         self._waiting.appendleft(flight)
@@ -342,7 +343,7 @@ class TextScheduler:
     def _let_go(self, flight: Flight) -> None:
         """A request gives up its blocks, with its last token."""
         self._publish(flight, flight.end_tokens - 1)
-        self._pool.release(flight.blocks)
+        self._pool.release(flight.blocks, flight.num_published)
         self._size.add_finished(flight.id_bytes)
         del self._running[flight.order]
 
