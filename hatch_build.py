@@ -32,6 +32,7 @@ COMPILED = (
     "payload/message.py",
     "payload/packing.py",
     "report/books.py",
+    "report/sink.py",
     "spec/*.py",
 )
 """Below `epdsim`; a folder's `__init__.py` stays as it is."""

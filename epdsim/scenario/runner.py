@@ -13,8 +13,9 @@ from epdsim.cost.spec import RooflineLmSpec, build_encode, build_link, build_lm,
 from epdsim.events import Sink
 from epdsim.fleet.config import EcConfig, EncodePool, EnginePool, FleetConfig, FleetCosts, LinkSharing, RenderPool
 from epdsim.media import Family, family, family_in
-from epdsim.report.metrics import MetricsSink, RunMetrics
+from epdsim.report.metrics import RunMetrics
 from epdsim.report.observer import RunObserver, RunPicture
+from epdsim.report.sink import MetricsSink
 from epdsim.scenario.faults import build_faults
 from epdsim.scenario.fleet_schema import EncodePoolSpec, EnginePoolSpec
 from epdsim.scenario.loader import Scenario

@@ -8,7 +8,7 @@ import pytest
 import simpy
 
 from epdsim.fleet import simulate
-from epdsim.report.metrics import MetricsSink
+from epdsim.report.sink import MetricsSink
 from epdsim.scenario import load_scenario
 from epdsim.scenario.runner import build_point
 

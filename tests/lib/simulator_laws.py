@@ -10,7 +10,7 @@ import msgspec
 
 from epdsim.events import FirstToken, LegSent, RequestFailed, RequestFinished, StepFinished, StepPlanned
 from epdsim.fleet import simulate
-from epdsim.report.metrics import MetricsSink
+from epdsim.report.sink import MetricsSink
 from epdsim.scenario.loader import Scenario, validate
 from epdsim.scenario.runner import BuiltPoint, build_point
 from epdsim.scenario.yaml_file import YamlFile

@@ -14,7 +14,8 @@ from epdsim.cost.broadcast import BroadcastProfile
 from epdsim.events import Event
 from epdsim.fleet import EncodePool, EnginePool, FleetConfig, FleetCosts, RenderPool, simulate
 from epdsim.media import family
-from epdsim.report.metrics import MetricsSink, RunMetrics
+from epdsim.report.metrics import RunMetrics
+from epdsim.report.sink import MetricsSink
 from epdsim.workload.request import MediaRef, WorkloadRequest
 
 

@@ -14,7 +14,7 @@ from epdsim.events import FirstToken, LegSent, RequestArrived, RequestFailed, Re
 from epdsim.fleet import ROUTERS, TOPOLOGIES, EnginePool, simulate
 from epdsim.fleet.routing import router
 from epdsim.media import family
-from epdsim.report.metrics import MetricsSink
+from epdsim.report.sink import MetricsSink
 from epdsim.workload.request import MediaRef, WorkloadRequest
 
 FAMILY = family("qwen3-vl-8b")

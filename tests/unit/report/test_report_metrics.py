@@ -24,7 +24,8 @@ from epdsim.events import (
     RequestFinished,
     StepFinished,
 )
-from epdsim.report.metrics import Distribution, MetricsSink
+from epdsim.report.metrics import Distribution
+from epdsim.report.sink import MetricsSink
 
 
 def figures(*events):

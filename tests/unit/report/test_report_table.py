@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from epdsim.events import RequestArrived, RequestFailed
-from epdsim.report.metrics import MetricsSink
+from epdsim.report.sink import MetricsSink
 from epdsim.report.table import millis, nbytes, print_table, summary_rows
 
 

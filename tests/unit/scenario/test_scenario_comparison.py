@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from epdsim.report.metrics import Distribution, MetricsSink
+from epdsim.report.metrics import Distribution
+from epdsim.report.sink import MetricsSink
 from epdsim.scenario.comparison import change_told, differences
 from epdsim.scenario.points import more_is_better
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epdsim.report.metrics import Distribution, MetricsSink
+from epdsim.report.metrics import Distribution
+from epdsim.report.sink import MetricsSink
 from epdsim.scenario.fit import fit_constants
 from epdsim.scenario.runner import run_point
 from epdsim.scenario.study import run_scenario

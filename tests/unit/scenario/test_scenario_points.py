@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 
 from epdsim.core.errors import InputError
-from epdsim.report.metrics import Distribution, MetricsSink
+from epdsim.report.metrics import Distribution
+from epdsim.report.sink import MetricsSink
 from epdsim.scenario.points import check_metric, matches, metric
 from epdsim.scenario.runner import run_point
 

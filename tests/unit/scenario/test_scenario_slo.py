@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from epdsim.core.request import WARM_UP
 from epdsim.events import FirstToken, RequestArrived, RequestFailed, RequestFinished
-from epdsim.report.metrics import MetricsSink
+from epdsim.report.sink import MetricsSink
 from epdsim.scenario.slo import GoodCounter, SloGuard, SloMissedError, missed
 
 LIVES = st.lists(
