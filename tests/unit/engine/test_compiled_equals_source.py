@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from simulator_laws import PUSH, steady_file
 
 import epdsim.core.scheduler.scheduler as module
 
@@ -29,6 +31,22 @@ def outputs(folder: Path, source: Path | None, *words: str) -> tuple[str, tuple[
     )
     assert done.stdout, done.stderr.decode()
     return done.stderr.decode().splitlines()[0], (done.returncode, done.stdout)
+
+
+STAGES_APART = {
+    "a store": steady_file(),
+    "pushed": steady_file(**PUSH),
+    "prefill that decodes": steady_file("e+pd", router="media_affinity"),
+    "decode alone": steady_file("p+d"),
+}
+
+
+@pytest.mark.parametrize("name", STAGES_APART)
+def test_fleets_of_stages_apart_say_the_same(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "steady.yaml"
+    file.write_text(json.dumps({**STAGES_APART[name], "slo": {"ttft_ms.p99": 400.0}}))
+    (_, compiled), (_, source) = (outputs(tmp_path, tree, "run", str(file), "--json") for tree in (None, ROOT))
+    assert compiled == source
 
 
 @pytest.mark.parametrize(
