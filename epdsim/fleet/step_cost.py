@@ -9,7 +9,7 @@ from epdsim.core.plan import CachedRequestData, StepPlan
 from epdsim.core.records import record
 from epdsim.core.request import Request
 from epdsim.cost.broadcast import BroadcastProfile, broadcast_ms
-from epdsim.cost.lm import StepLoad
+from epdsim.cost.lm import StepLoad, chunk_pairs
 from epdsim.fleet.grid import on_grid
 from epdsim.payload.message import MessageSize, message_size
 
@@ -20,8 +20,7 @@ def step_load(plan: StepPlan, requests: Mapping[str, Request]) -> StepLoad:
     A request computes its prompt as long as its computed tokens are below the prompt's length (or, resumed, its known tokens: more
     than one scheduled); after that every scheduled token is a decode.
     """
-    prefill_tokens = decode_requests = decode_context = 0
-    pairs = 0.0
+    prefill_tokens = pairs = decode_requests = decode_context = 0
     scheduled = plan.num_scheduled_tokens
     for group in (plan.new, plan.cached):
         for data in group:
@@ -31,8 +30,8 @@ def step_load(plan: StepPlan, requests: Mapping[str, Request]) -> StepLoad:
                 decode_context += computed + 1
             elif count:
                 prefill_tokens += count
-                pairs += count * (computed + (count + 1) / 2)
-    return StepLoad(prefill_tokens, round(pairs), decode_requests, decode_context)
+                pairs += chunk_pairs(computed, count)
+    return StepLoad(prefill_tokens, pairs, decode_requests, decode_context)
 
 
 @record
