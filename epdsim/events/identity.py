@@ -82,4 +82,4 @@ class BlocksKeyed(Event, frozen=True):
     component: str
     space: str
     keys: Mapping[str, Sequence[str]]
-    items: Mapping[str, Sequence[str]] = msgspec.field(default_factory=dict[str, Sequence[str]])
+    items: Mapping[str, Sequence[str]] = {}

@@ -64,14 +64,14 @@ class TablesRendered(Event, frozen=True):
 
     case: str
     items: Sequence[RenderedItem]
-    mm_hashes: Mapping[str, Sequence[str]] = msgspec.field(default_factory=dict[str, Sequence[str]])
-    mm_placeholders: Mapping[str, Sequence[SpanInfo]] = msgspec.field(default_factory=dict[str, Sequence[SpanInfo]])
+    mm_hashes: Mapping[str, Sequence[str]] = {}
+    mm_placeholders: Mapping[str, Sequence[SpanInfo]] = {}
     kwargs_data: Mapping[str, Sequence[Slot]] | None = None
     mm_metadata: Mapping[str, Sequence[Slot]] | None = None
     refused: str = ""
     rejected: str = ""
     permutes: str = ""
-    order: Mapping[str, Sequence[int]] = msgspec.field(default_factory=dict[str, Sequence[int]])
+    order: Mapping[str, Sequence[int]] = {}
     declared_failed: bool = False
     num_notices: int = 0
 

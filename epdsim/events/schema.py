@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-import msgspec
-
 from epdsim.events.base import Event
 from epdsim.events.caches import MediaCachesSeen, MediaHandedOver, RingRead, RingSeen, RingSent
 from epdsim.events.engine import (
@@ -62,7 +60,7 @@ class FleetStarted(Event, frozen=True):
     router: str
     pools: Mapping[str, Sequence[str]]
     max_batch_items: int = 0
-    routers: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
+    routers: Mapping[str, str] = {}
     detect_ms: float = 0.0
     give_up_ms: float = 0.0
     faults_end_ms: float = 0.0
@@ -117,7 +115,7 @@ class LegSent(Event, frozen=True):
     to: str
     body_bytes: int
     payload: str = "none"
-    body_bytes_by_payload: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])
+    body_bytes_by_payload: Mapping[str, int] = {}
 
 
 class InstanceChosen(Event, frozen=True):
@@ -248,11 +246,11 @@ class StepPlanned(Event, frozen=True):
 
     step: int
     num_scheduled_tokens: Mapping[str, int]
-    scheduled_encoder_inputs: Mapping[str, Sequence[int]] = msgspec.field(default_factory=dict[str, Sequence[int]])
+    scheduled_encoder_inputs: Mapping[str, Sequence[int]] = {}
     ec_loads: Sequence[str] = ()
     free_encoder_mm_hashes: Sequence[str] = ()
-    num_computed_tokens: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])
-    new_block_ids: Mapping[str, Sequence[int]] = msgspec.field(default_factory=dict[str, Sequence[int]])
+    num_computed_tokens: Mapping[str, int] = {}
+    new_block_ids: Mapping[str, Sequence[int]] = {}
     finished: Sequence[str] = ()
     num_steps: int = 1
 

@@ -29,8 +29,8 @@ def simulate(
     Args:
         config: The fleet.
         family: The model family that renders.
-        requests: In order of arrival; read as they arrive, never held. What can be read again is read once before, up to the first
-            request that speaks against the fast way for text (`can_carry`).
+        requests: In order of arrival; read as they arrive, never held. What can be read again, and does not say of itself that it
+            is text, is read once before, up to the first request that speaks against the fast way for text (`can_carry`).
         sinks: Take every event.
         concurrency: For a closed loop: as many requests as this are in the system.
         keeps_arrivals: Whether a closed loop sends no request before its arrival time; otherwise these are ignored.

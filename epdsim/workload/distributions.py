@@ -58,6 +58,11 @@ class Constant(SpecModel):
     kind: Literal["constant"] = "constant"
     value: NonNegativeInt
 
+    @property
+    def largest(self) -> int:
+        """The value."""
+        return self.value
+
     def summary(self) -> str:
         """The value."""
         return str(self.value)
@@ -73,6 +78,11 @@ class Uniform(SpecModel):
     kind: Literal["uniform"] = "uniform"
     low: NonNegativeInt
     high: NonNegativeInt
+
+    @property
+    def largest(self) -> int:
+        """The largest that is drawn."""
+        return self.high
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:
@@ -90,6 +100,11 @@ class _Bell(SpecModel):
     stdev: NonNegativeFloat
     min: NonNegativeInt = 0
     max: NonNegativeInt | None = None
+
+    @property
+    def largest(self) -> int | None:
+        """The largest that is drawn; None for no bound."""
+        return self.max
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:
@@ -127,6 +142,11 @@ class Histogram(SpecModel):
 
     kind: Literal["histogram"] = "histogram"
     values: dict[NonNegativeInt, NonNegativeFloat]
+
+    @property
+    def largest(self) -> int:
+        """The largest that may be drawn."""
+        return max(self.values)
 
     @model_validator(mode="after")
     def _check_weights(self) -> Self:

@@ -48,7 +48,8 @@ def with_clients(workload: Workload, spec: ClientsSpec, seed: int) -> Workload:
         seed: Of the run.
     """
     told = f"{workload.assumptions}; clients leave: {spec.summary()}".removeprefix("; ")
-    return replace(workload, make_requests=partial(_leaving, workload, spec, seed), assumptions=told)
+    make_requests = partial(_leaving, workload, spec, seed)
+    return replace(workload, make_requests=make_requests, assumptions=told, most_text_tokens=None)
 
 
 def _leaving(requests: Iterable[WorkloadRequest], spec: ClientsSpec, seed: int) -> Iterator[WorkloadRequest]:

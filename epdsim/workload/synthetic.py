@@ -54,6 +54,14 @@ class PromptSpec(SpecModel):
             raise ValueError("output_tokens is 0, but every request generates at least 1")
         return self
 
+    @property
+    def most_text_tokens(self) -> int | None:
+        """As of `Workload`."""
+        text, output = self.text_tokens.largest, self.output_tokens.largest
+        if self.images is not None or text is None or output is None:
+            return None
+        return self.shared_prefix_tokens + max(1, text) + max(1, output)
+
 
 class PromptDrawer:
     """Draws prompts in blocks, each matter from its own stream."""
@@ -141,6 +149,7 @@ class SyntheticSpec(PromptSpec):
             source="generated",
             make_requests=partial(self.requests, seed),
             assumptions=f"lengths, pictures and arrivals independent; {self.summary()}; seed {seed}",
+            most_text_tokens=self.most_text_tokens,
         )
 
 

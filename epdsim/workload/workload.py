@@ -50,6 +50,8 @@ class Workload:
         assumptions: One line on what the source does not say and was added (overlay share and seed, positions); reports print it.
         concurrency: None when requests arrive by the clock, else the number in flight of a closed loop.
         keeps_arrivals: Whether a closed loop sends none before its arrival time (vllm bench's max concurrency with a request rate).
+        most_text_tokens: Tokens of prompt and output that no request exceeds, where it is known that each has an id and contents of
+            its own or shared text, no media, and a client that stays; None where one has to look.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Workload:
     assumptions: str = ""
     concurrency: int | None = None
     keeps_arrivals: bool = False
+    most_text_tokens: int | None = None
 
     def __iter__(self) -> Iterator[WorkloadRequest]:
         return self.make_requests()

@@ -5,13 +5,15 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from epdsim.core.errors import InputError
 from epdsim.core.prompt import RunPrompt, TokenRun
 from epdsim.workload import MediaRef, OverlaySpec, TraceCut, WorkloadRequest, overlay_images, read_jsonl, write_jsonl
+from epdsim.workload.leaving import ClientsSpec, with_clients
 from epdsim.workload.media import split_at
+from epdsim.workload.synthetic import PoissonSpec
 from epdsim.workload.trace_files import in_order
 
 names = st.text(max_size=6)
@@ -168,3 +170,36 @@ def test_an_overlay_belongs_to_each_request_alone(pairs, share, position, reuse,
         )
     some = [place for place in range(len(plain)) if data.draw(st.booleans())]
     assert list(overlay_images([plain[place] for place in some], spec, seed)) == [laid[place] for place in some]
+
+
+distributions = st.one_of(
+    st.integers(0, 900),
+    st.tuples(st.integers(0, 9), st.integers(9, 400)).map(
+        lambda ends: {"kind": "uniform", "low": ends[0], "high": ends[1]}
+    ),
+    st.builds(
+        lambda most: {"kind": "lognormal", "mean": 200, "stdev": 300, "max": most}, st.none() | st.integers(1, 900)
+    ),
+    st.lists(st.integers(0, 900), min_size=1).map(
+        lambda values: {"kind": "histogram", "values": dict.fromkeys(values, 1)}
+    ),
+)
+
+
+@given(distributions, distributions, st.integers(0, 90), st.booleans())
+def test_what_a_workload_says_of_its_text_holds_of_each_request(text, output, shared, has_pictures):
+    """And it says something where lengths have a bound and there is nothing but text."""
+    pictures = {"images": {"size": "224x224"}} if has_pictures else {}
+    shape = {"text_tokens": text, "output_tokens": output, "shared_prefix_tokens": shared, **pictures}
+    assume(text != 0 or shared or has_pictures)
+    assume(output != 0)
+    workload = PoissonSpec(rate_req_s=9, num_requests=40, **shape).build(Path(), 0)
+    most = workload.most_text_tokens
+    is_bounded = not any(isinstance(one, dict) and one.get("max", 1) is None for one in (text, output))
+    assert (most is not None) == (is_bounded and not has_pictures)
+    requests = list(workload.at_load(2).between(0, 1e9))
+    assert len({one.request_id for one in requests}) == len(requests) == 40
+    if most is not None:
+        assert not any(one.media or one.leaves_ms for one in requests)
+        assert all(0 < RunPrompt(one.text).num_tokens <= most - one.output_tokens for one in requests)
+    assert with_clients(workload, ClientsSpec(patience_ms=5), 0).most_text_tokens is None

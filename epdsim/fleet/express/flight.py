@@ -28,7 +28,8 @@ class Flight:
         blocks: Block table.
         num_published: Leading blocks of it that can be found.
         order: Among the admissions to its engine.
-        last_step: Number of the step that yields its last token; set when it decodes.
+        last_step: Number of the step that yields its last token; set when it decodes, as is the next.
+        needs: Those that need blocks in the same steps, it among them.
         has_token: Whether its client has its first token.
         was_preempted: Whether it lost its blocks before.
     """
@@ -41,6 +42,7 @@ class Flight:
         "id_bytes",
         "keys",
         "last_step",
+        "needs",
         "num_computed",
         "num_known",
         "num_prompt",
@@ -53,6 +55,7 @@ class Flight:
 
     engine: TextEngine
     keys: RequestKeys
+    needs: list[Flight]
 
     def __init__(self, request_id: str, prompt: RunPrompt, num_output: int) -> None:
         self.request_id, self.prompt = request_id, prompt

@@ -23,6 +23,7 @@ from epdsim.fleet.routing import router
 from epdsim.fleet.step_cost import BroadcastCost
 from epdsim.fleet.telling import NAME, fleet_started
 from epdsim.workload.request import WorkloadRequest
+from epdsim.workload.workload import Workload
 
 ARRIVE, BEGIN, TURN, RENDERED, SUBMIT, DONE = range(2, 8)
 """Kinds of what happens beside `WAKE` and `END`: the next request arrives; one that is there begins; it is a request's turn to be
@@ -37,15 +38,20 @@ def can_carry(config: FleetConfig, requests: Iterable[WorkloadRequest]) -> bool:
 
     It is where engines generate what they prefill, schedule first come first served by the ideal rules, and nothing goes wrong; and
     where all requests are text whose clients stay, none goes on with the output of another, which is published late here, and none
-    is refused, or would be for an id that is in use. What can be read but once is not looked at, thus no.
+    is refused, or would be for an id that is in use. What can be read but once is not looked at, thus no; nor is a workload that
+    says as much of itself, thus yes.
 
     Args:
         config: The fleet.
         requests: Read up to the first that speaks against it.
     """
-    if iter(requests) is requests or not _is_plain(config):
+    if not _is_plain(config):
         return False
     most = _most_tokens(config.prefill.scheduler)
+    if isinstance(requests, Workload) and requests.most_text_tokens is not None and requests.most_text_tokens <= most:
+        return True
+    if iter(requests) is requests:
+        return False
     ids: set[str] = set()
     for count, request in enumerate(requests, 1):
         ids.add(request.request_id)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from heapq import heapify, heappop, heappush, heapreplace
+from heapq import heapify, heappop, heappush
 from itertools import chain
 
 from epdsim.core.kv.block_keys import BlockKeyTable, RequestKeys
@@ -52,9 +52,10 @@ class TextScheduler:
         self._running: dict[int, Flight] = {}
         self._partial: Flight | None = None
         self._num_admitted = 0
-        # By step and order, when those that decode yield their last token, and when they need a block.
+        # Those that decode: by step and order, when they yield their last token; and by the last digit of a step, in a numeral
+        # system with the block size as base, in order, who needs a block in such a step.
         self._ends: list[tuple[int, int, Flight]] = []
-        self._needs: list[tuple[int, int, Flight]] = []
+        self._needs: list[list[Flight]] = [[] for _ in range(config.block_size)]
         # Of the plan under way: who has all that it knows with it, tokens and pairs of prompts, and what counts as decoding there.
         self._completed: list[Flight] = []
         self._prefill_tokens = self._prefill_pairs = self._num_single = self._single_context = 0
@@ -94,7 +95,7 @@ class TextScheduler:
         """Take steps that are steady, at once; who has its last token with them."""
         tell, step = self._tell, self.step
         before = self._progress() if tell.wants_detail else {}
-        if flights := self._needing(step + num_steps - 1):
+        if flights := self._needing(num_steps):
             self._give(flights)
         self._size.forget_finished()
         ended = self._pass(num_steps)
@@ -246,7 +247,7 @@ class TextScheduler:
 
     def _give_needed(self) -> bool:
         """Give blocks to those that decode and need one in this step; whether somebody is preempted for want of them."""
-        flights = self._needing(self.step)
+        flights = self._needing(1)
         if not flights:
             return False
         if len(flights) <= self._pool.num_free:
@@ -257,25 +258,19 @@ class TextScheduler:
             self._size.add_blocks(given)
         return True
 
-    def _needing(self, last_step: int) -> list[Flight]:
-        """Who needs a block in a step up to that one, in order, as often as it does."""
+    def _needing(self, num_steps: int) -> list[Flight]:
+        """Who needs a block in the next steps, none of which is behind an end, in order, as often as it does."""
         needs, size = self._needs, self._block_size
         flights: list[Flight] = []
-        while needs and needs[0][0] <= last_step:
-            step, order, flight = needs[0]
-            flights.append(flight)
-            again = step + size
-            if again <= flight.last_step:
-                heapreplace(needs, (again, order, flight))
-            else:
-                heappop(needs)
+        for step in range(self.step, self.step + num_steps):
+            flights += needs[step % size]
         return flights
 
     def _give(self, flights: Sequence[Flight]) -> list[int]:
         """Give a block to each."""
         size = self._block_size
         blocks = self._pool.take(len(flights))
-        for flight, block in zip(flights, blocks, strict=True):
+        for flight, block in zip(flights, blocks):  # noqa: B905 - compiled, it is a loop without tuples
             table = flight.blocks
             num_computed = len(table) * size
             if num_computed & (num_computed - 1) == 0 and num_computed in WIDENS_AT:  # few are powers of two
@@ -301,9 +296,7 @@ class TextScheduler:
             self._publish(flight, num_known - 1)
             self._leave_decoding(flight, num_known)
             self._ends = [one for one in self._ends if one[2] is not flight]
-            self._needs = [one for one in self._needs if one[2] is not flight]
             heapify(self._ends)
-            heapify(self._needs)
         self._pool.release(flight.blocks, flight.num_published)
         flight.blocks = []
         flight.was_preempted = True
@@ -331,11 +324,12 @@ class TextScheduler:
         self.num_known += num_known
         self._size.begin_decoding(flight.id_bytes, num_known - 1)
         heappush(self._ends, (flight.last_step, flight.order, flight))
-        needs_at = step + len(flight.blocks) * self._block_size - num_known + 1
-        if needs_at <= flight.last_step:
-            heappush(self._needs, (needs_at, flight.order, flight))
+        # Requests begin to decode in the order of their admission: who has but a part of its prompt lets nobody in behind it.
+        flight.needs = self._needs[(step - num_known + 1) % self._block_size]
+        flight.needs.append(flight)
 
     def _leave_decoding(self, flight: Flight, num_known: int) -> None:
+        flight.needs.remove(flight)
         self.num_decoding -= 1
         self.num_known -= num_known
         self._size.end_decoding(flight.id_bytes, num_known)

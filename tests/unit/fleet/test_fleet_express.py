@@ -19,6 +19,7 @@ from epdsim.fleet.processes import simulate_in
 from epdsim.fleet.world import World
 from epdsim.media import family
 from epdsim.workload.request import MediaRef, WorkloadRequest
+from epdsim.workload.workload import Workload
 
 
 def asked(name: str, at_ms: float = 0.0, length: int = 100, output_tokens: int = 5, **more: object) -> WorkloadRequest:
@@ -110,6 +111,18 @@ def test_what_can_be_read_but_once_is_not_looked_at(small_fleet) -> None:
     assert sum(isinstance(one, RequestFinished) for one in events) == len(TEXT)
 
 
+def test_a_workload_that_says_that_it_is_text_is_not_looked_at(small_fleet) -> None:
+    def unread():
+        raise AssertionError("it is read")
+
+    most = 511 * 16 + 1  # all blocks but the one that nobody gets, and the token that is never computed
+    assert can_carry(small_fleet(), Workload("told", "here", unread, most_text_tokens=most))
+    told_too_much = Workload("told", "here", lambda: iter(TEXT), most_text_tokens=most + 1)
+    assert can_carry(small_fleet(), told_too_much)
+    with pytest.raises(AssertionError, match="it is read"):
+        can_carry(small_fleet(), replace(told_too_much, make_requests=unread))
+
+
 def test_prompts_that_must_be_computed_at_once_fit_into_a_step(small_fleet) -> None:
     """After a preemption the output is computed with them."""
     at_once = with_scheduler(small_fleet(), enable_chunked_prefill=False, max_model_len=512)
@@ -153,7 +166,7 @@ def test_who_goes_on_with_what_another_generates_finds_it(small_fleet) -> None:
 TIGHT = {"num_gpu_blocks": 40, "max_num_batched_tokens": 128}
 """Room for some six hundred tokens: who goes on needs what others have."""
 
-CROWD = [asked(f"r{index}", index * 2.0, 90 + 17 * index, 120) for index in range(8)]
+CROWD = [asked(f"r{index}", index * 2.0, 90 + 17 * index, 60 + 100 * (index % 2)) for index in range(8)]
 
 
 def test_preemptions_are_those_of_plans(small_fleet) -> None:
@@ -184,6 +197,7 @@ BUGS = {
     "a hit leaves nothing to compute": (text_scheduler, "longest_hit", whole_hit),
     "numbers never widen": (PlanSize, "widen", lambda *_: None),
     "ended requests are not told": (PlanSize, "add_finished", lambda *_: None),
+    "nobody gets further blocks": (text_scheduler.TextScheduler, "_needing", lambda *_: []),
     "ends out of order": (text_scheduler, "heappush", shortest_first),
     "a chunk weighs nothing": (text_scheduler, "chunk_pairs", lambda *_: 0),
 }
