@@ -17,8 +17,9 @@ WHOLE: Final = 4503599627370496.0
 def on_grid(duration_ms: float) -> float:
     """The nearest duration on the grid of time."""
     ticks = duration_ms * TICKS_PER_MS
-    whole = ticks + WHOLE - WHOLE if 0.0 <= ticks < WHOLE else round(ticks)
-    return whole / TICKS_PER_MS
+    if 0.0 <= ticks < WHOLE:
+        return (ticks + WHOLE - WHOLE) / TICKS_PER_MS
+    return round(ticks) / TICKS_PER_MS
 
 
 def up_to_grid(time_ms: float) -> float:
