@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 import epdsim.core
 import epdsim.cost
 import epdsim.cost.efficiency
-from epdsim.cli import program
+from epdsim.cli.program import program
 from epdsim.core.releases.dialects import DEVIATIONS
 from epdsim.core.rules import rules as declared_rules
 from epdsim.events.schema import AnyEvent, Event

@@ -6,70 +6,11 @@ import atexit
 import gc
 import os
 import sys
-from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import NoReturn
 
-import typer
-
-from epdsim import __version__
 from epdsim.cli.endings import Ended, signals_end_it
 from epdsim.core.errors import EpdsimError
-
-VERBS = (
-    "run",
-    "plan",
-    "compare",
-    "validate",
-    "check",
-    "soak",
-    "table",
-    "judge",
-    "replay",
-    "record",
-    "calibrate",
-    "trace",
-)
-"""Each is a function, or a program of its own, in the module of its name."""
-
-
-def program(words: Sequence[str] = ()) -> typer.Typer:
-    """The program as a command line needs it.
-
-    Args:
-        words: What the line says. The verb that it begins with stands alone; of a line that begins otherwise all are there.
-    """
-    app = typer.Typer(
-        help="Simulate and test disaggregated multimodal serving: render, encode, prefill, decode.",
-        no_args_is_help=True,
-        add_completion=False,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    )
-    app.callback()(_options)
-    for name in words[:1] if words and words[0] in VERBS else VERBS:
-        verb = getattr(import_module(f"{__name__}.{name}"), name)
-        if isinstance(verb, typer.Typer):
-            app.add_typer(verb, name=name)
-        else:
-            app.command()(verb)
-    return app
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"epdsim {__version__}")
-        raise typer.Exit
-
-
-def _options(
-    _version_wanted: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
-) -> None:
-    """Options of the program itself."""
 
 
 def main() -> None:
@@ -83,6 +24,8 @@ def main() -> None:
     try:
         with signals_end_it():
             try:
+                from epdsim.cli.program import program
+
                 program(sys.argv[1:])(prog_name="epdsim")
             finally:
                 sys.stdout.flush()
@@ -113,8 +56,9 @@ def _start_lightly() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # What a scenario file means is no affair of pydantic's plugins, for which all installed packages would be looked through.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    # What imports make lives to the end: it need not be looked through for cycles again and again, nor at the end once more.
-    gc.set_threshold(50_000)
+    # What imports make, 85,000 objects for a run, lives to the end: it need not be looked through for cycles again and again, nor
+    # at the end once more.
+    gc.set_threshold(100_000)
     atexit.register(gc.freeze)
 
 
@@ -131,5 +75,5 @@ def _discard_output() -> None:
 
 
 def _leave(code: int, sentence: str) -> NoReturn:
-    typer.echo(f"epdsim: {sentence}", err=True)
+    sys.stderr.write(f"epdsim: {sentence}\n")
     sys.exit(code)

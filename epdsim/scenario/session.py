@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import sys
 from collections.abc import Sequence
@@ -52,6 +53,7 @@ def run_simulated(
     files.check(sweep)
     scenario = load(path, overrides, profile)
     check_apart(files.named(), [path, *filter(None, [profile]), *files_named(scenario.file.data, scenario.folder)])
+    gc.freeze()  # what is imported and loaded by now lives to the end: no search for cycles in the runs need pass through it
     with ExitStack() as stack:
         listeners = files.listeners(stack, scenario, scenario.spec.seed if seed is None else seed)
         run_jobs = stack.enter_context(sweep.started(stack.enter_context(SweepProgress())))

@@ -72,6 +72,15 @@ def test_numpy_starts_no_threads():
     assert done.stderr.split() == ["1"]
 
 
+def test_no_cycles_are_searched_in_what_imports_make():
+    count = (
+        "import atexit, gc, sys; from epdsim.cli import main; begun = []; gc.callbacks.append(lambda *now: begun.append(now)); "
+        "atexit.register(lambda: print(len(begun), file=sys.stderr)); "
+    )
+    done = subprocess.run([sys.executable, "-c", count + RUN], capture_output=True, text=True, check=True)
+    assert done.stderr.split() == ["0"]
+
+
 def cpu_s(code, repeats):
     """User and system time of a process that runs some code: the least of several, in turn with nobody else's."""
     least = float("inf")

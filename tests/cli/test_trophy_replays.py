@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from epdsim.cli import program
+from epdsim.cli.program import program
 
 PAGE = Path(__file__).parents[2] / "docs" / "trophy-case.md"
 LINES = re.findall(
