@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
 from epdsim.core.errors import InputError
+from epdsim.core.records import record
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -42,7 +43,7 @@ class Rule(Generic[F]):
         _RULES[self.name] = self
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Replacement:
     """One entry of a dialect that differs from the ideal, with the reason."""
 

@@ -7,8 +7,6 @@ a local socket, once per rank. A tensor that occurs several times in a plan is i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from epdsim.core.errors import InputError
 from epdsim.core.records import record
 from epdsim.cost.checks import non_negative, positive
@@ -44,7 +42,7 @@ class BroadcastLoad:
         return self.header_bytes + self.payload_bytes
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BroadcastProfile:
     """The constants of one host and release; all of them are plain parameters.
 

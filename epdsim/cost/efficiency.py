@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import TypeVar
 
 from epdsim.core.errors import InputError
+from epdsim.core.records import record
 from epdsim.cost.checks import non_negative, positive
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LmEfficiency:
     """What a language model reaches of a GPU's peak rates, and what it pays besides.
 
@@ -57,7 +58,7 @@ EAGER_LAYER_US = 400.0
 layers on a 4090 was spared 21.8 ms by the graph in requests of two pictures (vLLM PR 41992)."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EncodeEfficiency:
     """What a vision tower reaches of a GPU's peak rates, and what it pays besides.
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from epdsim.core.errors import InputError
+from epdsim.core.records import record
 
 GIB = 1 << 30
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Gpu:
     """Peak rates of one GPU, per second, before any efficiency factor.
 

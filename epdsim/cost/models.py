@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Protocol, TypeVar
 
 from epdsim.core.errors import InputError
+from epdsim.core.records import record
 
 BF16_BYTES = 2
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LmSpec:
     """A decoder-only language model in bf16.
 
@@ -127,7 +128,7 @@ class LmSpec:
         return self.dense_parameters + self.experts * self.expert_parameters + embeddings
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class VisionSpec:
     """A vision tower in bf16, with what joins it to the language model.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +11,7 @@ import msgspec
 
 from epdsim.core.errors import InputError
 from epdsim.core.files import read_whole, whole_file
+from epdsim.core.records import record
 from epdsim.cost.broadcast import BroadcastProfile
 
 FORMAT = "epdsim-broadcast-profile"
@@ -18,7 +19,7 @@ VLLM_0_25_1 = BroadcastProfile()
 """The built-in profile: the host of vLLM PR 52041 as far as it is published; see `BroadcastProfile` for the assumptions."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MeasuredCell:
     """What the fit saw of one load, and what the fitted profile says of it.
 
@@ -50,7 +51,7 @@ class MeasuredCell:
         return self.min_ms <= self.predicted_ms <= self.max_ms
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ProfileRecord:
     """All that a profile file holds.
 

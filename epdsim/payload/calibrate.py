@@ -14,7 +14,7 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 
 import numpy as np
@@ -22,6 +22,7 @@ import numpy as np
 from epdsim.core.errors import InputError
 from epdsim.core.items import BatchedKind, Field, MediaFeature, MediaItem, PlaceholderRange, TensorHandle
 from epdsim.core.plan import NewRequestData, StepPlan
+from epdsim.core.records import record
 from epdsim.cost.broadcast import FREE_BYTES_PER_MS, BroadcastLoad, BroadcastProfile, broadcast_ms
 from epdsim.cost.nnls import relative_nnls
 from epdsim.cost.profile import MeasuredCell, ProfileRecord
@@ -39,7 +40,7 @@ _NUM_ITEMS = 26
 _SMALL_TENSOR_BYTES = 4096
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Cell:
     """One load and how long its broadcasts took.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 
 from epdsim.core.errors import InputError
 from epdsim.core.plan import StepPlan
+from epdsim.core.records import record
 from epdsim.cost.broadcast import BroadcastProfile, broadcast_ms
 from epdsim.cost.profile import MeasuredCell
 from epdsim.payload.drift import Way, host_drift, probe_plans, way
@@ -20,7 +20,7 @@ from epdsim.payload.tp_workers import BroadcastResult, TpGroup
 DEFAULT_REPEATS = 25
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PlanBroadcast:
     """One plan, predicted and real.
 
@@ -73,7 +73,7 @@ class PlanBroadcast:
         return self.times_ms[0] <= self.profile_ms <= self.times_ms[-1]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RealBroadcastReport:
     """All plans at one number of ranks.
 

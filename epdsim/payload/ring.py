@@ -25,6 +25,7 @@ from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 from epdsim.core.errors import EpdsimError, InputError
+from epdsim.core.records import record
 from epdsim.payload.message import PREAMBLE
 
 OVERFLOW_BYTES = 1
@@ -44,7 +45,7 @@ class RankLostError(EpdsimError):
     """A tensor-parallel rank has died or stopped answering."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RingOptions:
     """Shape of the ring.
 
@@ -70,7 +71,7 @@ class RingOptions:
             raise InputError(f"timeout_s={self.timeout_s!r}", "a wait must be bounded by a positive time")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WireBytes:
     """What one message puts on the wire.
 
@@ -100,7 +101,7 @@ def _check_room(ring_bytes: int) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReaderEnd:
     """What a reader's process needs to attach; it can be passed to a spawned process."""
 
@@ -273,7 +274,7 @@ class _Outgoing:
         return True
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Received:
     """One message as a reader got it.
 

@@ -12,7 +12,6 @@ import multiprocessing
 import signal
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from types import TracebackType
@@ -23,6 +22,7 @@ import numpy as np
 
 from epdsim.core.errors import InputError
 from epdsim.core.plan import StepPlan
+from epdsim.core.records import record
 from epdsim.payload.message import MessageSize, decode, encode
 from epdsim.payload.ring import RankLostError, ReaderEnd, RingOptions, RingReader, RingWriter, WireBytes
 from epdsim.payload.tensors import tensor_digests
@@ -46,7 +46,7 @@ class _RankDigests(msgspec.Struct, frozen=True):
     digest_ms: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BroadcastResult:
     """One broadcast as it really happened.
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from epdsim.core.errors import InputError
+from epdsim.core.records import record
 from epdsim.report.books import STAGES
 from epdsim.report.metrics import RunMetrics
 from epdsim.report.observer import RunPicture
@@ -23,7 +23,7 @@ MOST_LINES = 12
 """Runs or instances that one figure can still tell apart."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DrawnRun:
     """One run as figures need it.
 
@@ -38,7 +38,7 @@ class DrawnRun:
     picture: RunPicture
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DrawnFleet:
     """A fleet that a plan tried.
 
@@ -55,7 +55,7 @@ class DrawnFleet:
     kind: Literal["answer", "all", "stretch"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DrawnCurve:
     """A fleet under several loads.
 

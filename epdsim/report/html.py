@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import fields
 from pathlib import Path
 from typing import Protocol
 
 from epdsim import __version__
 from epdsim.core.files import whole_file
+from epdsim.core.records import record
 from epdsim.report.table import TextTable
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReportSection:
     """Figures under one heading: caption and SVG of each."""
 
@@ -34,7 +35,7 @@ class ReportClaim(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Report:
     """All that a report shows.
 
@@ -75,6 +76,6 @@ def write_html(path: Path, report: Report) -> None:
     page = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined).get_template(
         "report.html.j2"
     )
-    shown = {field: getattr(report, field) for field in Report.__slots__}
+    shown = {one.name: getattr(report, one.name) for one in fields(report)}
     with whole_file(path, f"report {str(path)!r}") as file:
         file.write(page.render(version=__version__, **shown).encode())

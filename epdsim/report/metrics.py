@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from epdsim.core.records import record
 
-@dataclass(frozen=True, slots=True)
+
+@record
 class Distribution:
     """A latency over the requests that completed (the population is named beside it)."""
 
@@ -39,7 +40,7 @@ def _quantile(ordered: NDArray[np.float64], share: float) -> float:
     return high - (high - low) * (1.0 - weight) if weight >= 0.5 else low + (high - low) * weight
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RunMetrics:
     """What a run amounts to. Latencies are over completed requests that are not warm-up.
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from array import array
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from epdsim.core.records import record
 from epdsim.core.request import WARM_UP
 from epdsim.events import (
     EncodeRunFinished,
@@ -25,7 +25,7 @@ MOST_BINS = 160
 _CDF_POINTS = 200
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Load:
     """One instance over time, one value per bin.
 
@@ -40,7 +40,7 @@ class Load:
     waiting: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RunPicture:
     """What a report draws of a run: small however long the run was.
 

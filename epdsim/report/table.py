@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from epdsim.core.records import record
 from epdsim.report.metrics import Distribution, RunMetrics
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TextTable:
     """A table as text, for the terminal or a page."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 
 from epdsim.core.errors import InputError
+from epdsim.core.records import record
 from epdsim.scenario.goodput import searches_goodput
 from epdsim.scenario.points import GOODPUT, Point, check_metric, described, matches, more_is_better
 from epdsim.scenario.schema import AxisValue, DeviationClaim, EqualClaim, FitSpec, GapClaim, PlanSpec, ScenarioSpec
@@ -71,7 +71,7 @@ def _keys(spec: ScenarioSpec, axis: str, value: AxisValue) -> Iterable[str]:
     return [meaning] if isinstance(meaning, str) else meaning.get(str(value), {})
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Checker:
     spec: ScenarioSpec
     points: Sequence[Point]

@@ -6,10 +6,10 @@ That claims and published figures name points that are run was checked when the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from epdsim.core.errors import InputError
+from epdsim.core.records import record
 from epdsim.scenario.points import Point, matches, metric, unit
 from epdsim.scenario.runner import RunResult
 from epdsim.scenario.schema import DeviationClaim, EqualClaim, GapClaim, PublishedSpec
@@ -18,7 +18,7 @@ from epdsim.scenario.study import ScenarioResult
 Role = Literal["fitted", "given", "predicted"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Comparison:
     """A published figure beside the simulated one.
 
@@ -38,7 +38,7 @@ class Comparison:
         return 100.0 * (self.simulated / self.published - 1.0)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Verdict:
     """One claim, judged."""
 

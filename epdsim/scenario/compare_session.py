@@ -6,10 +6,10 @@ import dataclasses
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from epdsim.core.errors import InputError
+from epdsim.core.records import record
 from epdsim.report.metrics import RunMetrics
 from epdsim.report.table import console, print_table
 from epdsim.scenario.comparison import (
@@ -31,7 +31,7 @@ from epdsim.scenario.session import print_judged
 from epdsim.scenario.sweep import Sweep
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Side:
     """A scenario file and what the command line changes in it."""
 

@@ -8,12 +8,12 @@ is worse than what was stated as tolerable.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from math import isfinite, sqrt
 from statistics import mean, stdev
 
 from epdsim.core.errors import InputError
+from epdsim.core.records import record
 from epdsim.report.metrics import RunMetrics
 from epdsim.scenario.loader import Scenario
 from epdsim.scenario.points import Point, described, metric, more_is_better
@@ -30,7 +30,7 @@ NOT_SERVED = "requests not served"
 CONFIDENCE = 0.95
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Difference:
     """One figure at one point, head against base.
 

@@ -8,12 +8,12 @@ counts as much as one of 500.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from epdsim.core.errors import InputError
+from epdsim.core.records import record
 from epdsim.report.metrics import RunMetrics
 from epdsim.scenario.loader import Scenario
 from epdsim.scenario.points import Point, matches, metric
@@ -28,7 +28,7 @@ RunPoints = Callable[[Sequence[tuple[Point, Mapping[str, float]]]], list[RunMetr
 Vector = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fit:
     """What a fit came to.
 

@@ -6,14 +6,15 @@ That a higher rate does not meet what a lower one misses is taken for granted.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from epdsim.core.records import record
 from epdsim.report.metrics import RunMetrics
 from epdsim.scenario.points import Point
 from epdsim.scenario.schema import GoodputSpec, ScenarioSpec
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Goodput:
     """What a search came to.
 

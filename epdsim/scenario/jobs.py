@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
+from epdsim.core.records import record
 from epdsim.core.request import WARM_UP
 from epdsim.events import Sink
 from epdsim.report.metrics import RunMetrics
@@ -18,7 +19,7 @@ from epdsim.scenario.runner import RunResult, build_point, run_point
 from epdsim.scenario.slo import GoodCounter, Missed, SloGuard, SloMissedError, missed
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Job:
     """One run.
 
@@ -52,7 +53,7 @@ class Job:
     wants_picture: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class JobResult:
     """What a job came to.
 
@@ -70,7 +71,7 @@ class JobResult:
         return None if self.run is None else self.run.metrics
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Listeners:
     """Takers of the events of runs, which then take place in this process, one after the other.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from epdsim.core.records import record
 from epdsim.scenario.points import described
 from epdsim.scenario.runner import Judged, RunResult
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Violation:
     """A property that some run broke, in a sentence; told beside claims that fail."""
 

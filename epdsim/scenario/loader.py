@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import product
 from math import inf
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from epdsim.core.errors import InputError
+from epdsim.core.records import record
 from epdsim.scenario.checks import check_pool, check_references, is_hidden
 from epdsim.scenario.goodput import searches_goodput
 from epdsim.scenario.points import Point
@@ -25,7 +25,7 @@ _LARGEST = 1e30
 """Of all numbers in a file; the inverse is the smallest but 0."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Scenario:
     """A loaded file.
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from epdsim.core.errors import InputError
+from epdsim.core.records import record
 from epdsim.report.figures import DrawnCurve
 from epdsim.report.table import TextTable
 from epdsim.scenario.jobs import Job, JobResult, RunJobs
@@ -20,7 +21,7 @@ LOADS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 """In units of the traffic that was planned for."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LoadPoint:
     """A fleet under some load.
 
@@ -39,7 +40,7 @@ class LoadPoint:
     meets: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Curve:
     """A fleet over all loads.
 
@@ -66,7 +67,7 @@ class Curve:
         return met
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Surroundings:
     """What lies around an answer.
 

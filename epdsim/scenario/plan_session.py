@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -14,6 +14,7 @@ from rich.text import Text
 
 from epdsim.core.errors import InputError
 from epdsim.core.files import check_apart, check_place
+from epdsim.core.records import record
 from epdsim.report.figures import check_installed
 from epdsim.report.html import write_html
 from epdsim.report.table import console, print_text
@@ -31,7 +32,7 @@ from epdsim.scenario.stretch import survey
 from epdsim.scenario.sweep import Sweep
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Wanted:
     """What is to be run beside the search.
 

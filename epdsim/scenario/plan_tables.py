@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from epdsim.core.records import record
 from epdsim.report.table import TextTable, millis
 from epdsim.scenario.jobs import JobResult
 from epdsim.scenario.judged import Violation, violations
@@ -20,7 +20,7 @@ ASSUMED = "a fleet misses what one with at least as many instances in each pool 
 ASSUMED_OF_STRETCH = "a fleet with more late requests in the busiest stretch than the level allows among all misses it"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Answer:
     """One point, planned.
 

@@ -14,10 +14,11 @@ so are the answer's neighbours.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 
 from epdsim.core.errors import InputError
+from epdsim.core.records import record
 from epdsim.scenario.jobs import Job, JobResult, RunJobs
 from epdsim.scenario.loader import Scenario
 from epdsim.scenario.points import Point, described
@@ -33,7 +34,7 @@ HARDLY = 0.05
 """By so much more at most, as a share, half as many instances miss a bound that more instances do little about."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Trial:
     """A fleet that was simulated.
 
@@ -55,7 +56,7 @@ class Trial:
         return not self.result.missed
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Plan:
     """An answer.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from epdsim.core.errors import InputError
 from epdsim.core.items import MediaItem
 from epdsim.core.plan import StepPlan
+from epdsim.core.records import record
 from epdsim.core.request import Request
 from epdsim.core.scheduler.scheduler import Scheduler
 from epdsim.core.slots import features_of
@@ -22,7 +23,7 @@ from epdsim.scenario.runner import BuiltPoint, build_point
 REPEATS = 25
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RealRun:
     """One point of a scenario with real tensors.
 

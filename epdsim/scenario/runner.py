@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from epdsim.core.records import record
 from epdsim.core.rules import IDEAL, Dialect
 from epdsim.cost.lm import LmCost
 from epdsim.cost.spec import RooflineLmSpec, build_encode, build_link, build_lm, build_render
@@ -33,7 +34,7 @@ C = TypeVar("C")
 D = TypeVar("D")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Judged:
     """What the monitors say of one property in one run.
 
@@ -48,7 +49,7 @@ class Judged:
     first: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RunResult:
     """One run.
 
@@ -146,7 +147,7 @@ def laws_of(fleet: FleetConfig) -> Iterable[Property]:
     return (one for one in OF_FLEETS if not (sends_all and one.id == "STRIP-MAX"))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BuiltPoint:
     """What one run consists of."""
 

@@ -8,11 +8,11 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 from epdsim.core.errors import InputError
 from epdsim.core.files import check_apart, check_place
+from epdsim.core.records import record
 from epdsim.events import NdjsonWriter, PerfettoWriter, Sink
 from epdsim.report.metrics import RunMetrics
 from epdsim.report.table import console, print_text
@@ -84,7 +84,7 @@ def _write_page(path: Path, result: ScenarioResult, verdicts: Sequence[Verdict])
     write_html(path, scenario_report(result, verdicts))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OutputFiles:
     """Files that a run leaves besides what it prints; None for those not wanted.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import floor, inf
 
 from epdsim.core.errors import InputError
+from epdsim.core.records import record
 from epdsim.core.request import WARM_UP
 from epdsim.events import Event, FirstToken, RequestArrived, RequestFailed, RequestFinished
 from epdsim.report.metrics import RunMetrics
@@ -15,7 +16,7 @@ from epdsim.scenario.points import metric
 QUANTILES: Mapping[str, float] = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Missed:
     """A bound that does not hold.
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from epdsim.core.records import record
 from epdsim.core.request import WARM_UP
 from epdsim.workload.request import MediaRef, WorkloadRequest
 from epdsim.workload.workload import Workload
@@ -18,7 +17,7 @@ _PIXELS_PER_TOKEN = 1024
 """Where only one of them is known; what one picture is worth beside another, no more."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Traffic:
     """What there is to plan for.
 

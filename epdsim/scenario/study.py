@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from epdsim.core.records import record
 from epdsim.report.metrics import RunMetrics
 from epdsim.scenario.expected import check_figures
 from epdsim.scenario.goodput import searches_goodput
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from epdsim.scenario.fit import Fit, RunPoints
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ScenarioResult:
     """All runs of a scenario, and the constants that were fitted for them."""
 

@@ -6,11 +6,12 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epdsim.core.errors import InputError
+from epdsim.core.records import record
 from epdsim.events import Sink
 from epdsim.report.table import console
 from epdsim.scenario.jobs import SILENT, Job, JobResult, Listeners, RunJobs, run_job
@@ -25,7 +26,7 @@ MOST = 256
 """Workers."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Sweep:
     """How the runs of a verb are carried out.
 

@@ -6,11 +6,11 @@ import dataclasses
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 from epdsim.core.errors import InputError
+from epdsim.core.records import record
 from epdsim.report.table import console, print_table, print_text
 from epdsim.scenario.claims import Comparison, Verdict, compare, judge
 from epdsim.scenario.expected import check_figures
@@ -25,7 +25,7 @@ from epdsim.scenario.tables import comparison_tables
 DEFAULT_FOLDER = Path("scenarios/validation")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Validation:
     """One scenario against what was published.
 

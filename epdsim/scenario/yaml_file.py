@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import yaml
 from pydantic import ValidationError
 
 from epdsim.core.errors import InputError
+from epdsim.core.records import record
 
 KeyPath = tuple[str | int, ...]
 
@@ -27,7 +27,7 @@ _RULES = {
 """pydantic's error types, in words of the file; all others speak for themselves."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class YamlFile:
     """A parsed file.
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from epdsim.core.caches.mm_cache import LruBytes, MediaCacheMissError
 from epdsim.core.caches.mm_mirror import MirroredCaches
 from epdsim.core.caches.shm_cache import ShmReader, ShmSender, handle_of
 from epdsim.core.items import MediaFeature
+from epdsim.core.records import record
 from epdsim.core.rules import IDEAL, Dialect
 from epdsim.events import CacheSide, RingEntry
 from epdsim.sut.cache_cases import content_of
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Taken:
     """What became of a request at the engine's side.
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from epdsim.core.errors import InputError
+from epdsim.core.records import record
 from epdsim.sut.schedule_modes import default_modes
 from epdsim.sut.schedule_play import Play
-from epdsim.sut.schedule_recorder import record
+from epdsim.sut.schedule_recorder import record_workload
 from epdsim.sut.schedule_recording import Difference, replay_workload, tell_difference
 from epdsim.sut.schedule_records import RecordedWorkload
 from epdsim.sut.schedule_workloads import schedule_workload
@@ -18,7 +19,7 @@ from epdsim.sut.vllm import installed_version, vllm_play
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LiveSystem:
     """A real scheduler in this process.
 
@@ -33,7 +34,7 @@ class LiveSystem:
     play: Callable[[RecordedWorkload], Play[Any]]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ExplainedDifference:
     """A difference that is known, with the reason why the model does not follow.
 
@@ -117,7 +118,7 @@ def record_live(
     for done, (seed, mode) in enumerate((seed, mode) for seed in seeds for mode in modes):
         if progress is not None:
             progress(done, total)
-        yield record(schedule_workload(mode, seed, system.release), system.play)
+        yield record_workload(schedule_workload(mode, seed, system.release), system.play)
 
 
 def compare_live(

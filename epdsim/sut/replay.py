@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from epdsim.core.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReplayCount:
     """One row of a replay: what was compared, how many of how many were equal."""
 
@@ -14,7 +16,7 @@ class ReplayCount:
     total: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReplayReport:
     """The result of a replay.
 

@@ -15,7 +15,7 @@ MOST_STEPS = 600
 """Steps after which a recording is cut: two requests of equal urgency may preempt each other for ever."""
 
 
-def record(
+def record_workload(
     script: ScheduleScript, make_play: Callable[[RecordedWorkload], Play[Any]], most_steps: int = MOST_STEPS
 ) -> RecordedWorkload:
     """Play a workload until everybody has been served.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from epdsim.core.records import record
 from epdsim.sut.schedule_drafts import Drafting, least_input, num_spare_slots, with_drafts
 from epdsim.sut.schedule_ec_workloads import EC_TRAITS, draw_far_side
 from epdsim.sut.schedule_encoders import as_encoder_decoder, as_encoder_only
@@ -43,7 +43,7 @@ class ScheduleScript(NamedTuple):
     drafting: Drafting
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Sizes:
     """Bounds to draw from, both included."""
 

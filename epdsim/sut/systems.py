@@ -7,12 +7,12 @@ register under the entry-point group `epdsim.sut`: a name, and a function from a
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol
 
 from epdsim.core.errors import EpdsimError, InputError
 from epdsim.core.items import MediaFeature, MediaItem
+from epdsim.core.records import record
 from epdsim.core.releases.dialects import named
 from epdsim.core.rules import Dialect
 from epdsim.core.slots import Rendered
@@ -63,7 +63,7 @@ class ProtocolUnderTest(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SystemUnderTest:
     """What a property run runs against.
 

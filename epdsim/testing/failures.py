@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import blake2b
 from pathlib import Path
@@ -14,6 +13,7 @@ import yaml
 
 from epdsim.core.errors import InputError
 from epdsim.core.files import whole_file
+from epdsim.core.records import record
 from epdsim.events import Event, NdjsonWriter
 from epdsim.spec import REGISTER, Outcome, Verdict, judge, tell_story, timeline
 from epdsim.sut.cache_cases import MirrorCase, RingCase
@@ -26,7 +26,7 @@ FOLDER = Path(".epdsim/failures")
 """Where failures are kept, below the working directory."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Found:
     """A violation and what led to it."""
 

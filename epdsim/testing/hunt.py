@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import HypothesisWarning
 
+from epdsim.core.records import record
 from epdsim.events import EngineStarted, Event
 from epdsim.spec import JUDGED, Judge, Property, Verdict
 from epdsim.sut.cases import Case
@@ -104,7 +105,7 @@ Run = Callable[[Collector, SystemUnderTest, int, int], None]
 """Puts cases to a system and hands each run to the collector: with a seed, and as many cases as the budget says."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Exploration:
     """A way to come by cases.
 

@@ -27,13 +27,14 @@ import msgspec
 
 from epdsim import __version__
 from epdsim.core.errors import InputError
+from epdsim.core.records import record
 from epdsim.testing.verdicts import FAILED, ReportedOutcome
 
 Report = Mapping[str, Any]
 """What a seed found: `seed`, and `verdicts` as `epdsim check --report` writes them, or `died` with why there are none."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Soak:
     """What is soaked.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from epdsim.core.errors import InputError
+from epdsim.core.records import record
 from epdsim.testing.verdicts import FAILED, ReportedOutcome
 
 
@@ -59,7 +59,7 @@ class Difference(NamedTuple):
         return self.seen in ("not run", "inconclusive") and bool(self.reason) and self.predicted != FAILED
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class VerdictTable:
     """Properties by run.
 

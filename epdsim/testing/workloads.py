@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
+from epdsim.core.records import record
 from epdsim.sut.cases import EngineCase
 from epdsim.sut.schedule_records import RecordedConfig, RecordedItem, RecordedRequest, RecordedWorkload
 from epdsim.testing.strategies import masks
@@ -27,7 +28,7 @@ PLACEHOLDER = 500
 PLOTS = ("any", "resume", "urgent", "ties")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Traits:
     """What workloads may draw; the first of each is the simplest.
 
@@ -50,6 +51,9 @@ class Traits:
     mismatches: bool = True
     aborts: bool = True
     strip: str = "admission"
+
+
+ALL_TRAITS = Traits()
 
 
 def cramped(
@@ -126,7 +130,7 @@ def _item(identifier: str, length: int, is_embed: list[bool] | None = None, offs
 
 
 @st.composite
-def engine_cases(draw: st.DrawFn, traits: Traits = Traits(), release: str = "0.32.0") -> EngineCase:
+def engine_cases(draw: st.DrawFn, traits: Traits = ALL_TRAITS, release: str = "0.32.0") -> EngineCase:
     """A workload on an engine with few blocks and an encoder cache of one or two items.
 
     Args:

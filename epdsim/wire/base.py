@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from types import UnionType
 from typing import Any, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo
 
 from epdsim.core.errors import InputError
+from epdsim.core.records import record
 from epdsim.core.rules import IDEAL, Dialect
 
 M = TypeVar("M", bound=BaseModel)
@@ -31,7 +31,7 @@ class OpenModel(WireModel):
     model_config = ConfigDict(extra="allow")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fault:
     """One reason to refuse a body.
 

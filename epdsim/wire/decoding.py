@@ -6,7 +6,6 @@ Decoding hands out views into the received message: no tensor is copied. Extensi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import cast
 
@@ -24,12 +23,13 @@ from epdsim.core.items import (
     SharedKind,
     TensorHandle,
 )
+from epdsim.core.records import record
 from epdsim.wire.codec import RAW_EXTENSION
 
 _PICKLES = (1, 2)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Limits:
     """What a decoder takes before it refuses.
 
@@ -51,7 +51,7 @@ class PickleRefusedError(InputError):
     """A blob holds a pickle: loading one runs whatever its author wrote."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _ForeignExtension:
     """An extension that is not raw data; kept by its code only."""
 

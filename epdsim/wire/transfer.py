@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, cast
 
 from pydantic import BaseModel, Field
 
 from epdsim.core.errors import InputError
+from epdsim.core.records import record
 from epdsim.wire.base import OpenModel, WireModel, parse
 
 EcConnector = Literal["example", "nixl", "cpu", "mooncake"]
@@ -189,7 +189,7 @@ class OffloadDecode(OpenModel):
     remote_prefiller: OffloadPeer
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KvMode:
     """How KV caches are handed over.
 

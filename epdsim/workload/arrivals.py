@@ -9,13 +9,13 @@ of arrivals in any interval is rate times length from the start on. A process th
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
+from epdsim.core.records import record
 from epdsim.workload.specs import SpecModel
 
 Floats = NDArray[np.float64]
@@ -28,7 +28,7 @@ MIN_WEIBULL_SHAPE = 0.1
 """Limits of the gap laws: beyond them nearly all gaps round to nothing and the mean is carried by gaps that hardly ever come."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GapLaw:
     """Gaps between arrivals with mean 1.
 

@@ -9,7 +9,6 @@ exactly on average.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -19,6 +18,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from epdsim.core.errors import InputError
 from epdsim.core.prompt import TokenRun
+from epdsim.core.records import record
 from epdsim.workload.arrivals import Floats
 from epdsim.workload.distributions import Integers
 from epdsim.workload.media import Position, insert_media
@@ -60,7 +60,7 @@ class _ClientArrivals:
         return from_s + positions[:within] / rate
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Drawn:
     """The requests of one client in one window; `tokens` holds the items' tokens of all requests on end."""
 

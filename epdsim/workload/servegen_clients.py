@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from epdsim.core.errors import InputError
+from epdsim.core.records import record
 from epdsim.workload.arrivals import MAX_CV, MIN_WEIBULL_SHAPE, GapLaw
 from epdsim.workload.distributions import Integers, WeightedTable
 
@@ -31,7 +32,7 @@ WINDOW_S = 600.0
 _CHUNK = re.compile(r"(?:.*/)?chunk-(\d+)-(trace\.csv|dataset\.json)")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RateWindow:
     """One window of one client: so many requests a second, with such gaps."""
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,6 +14,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveFloat, model_validator
 
 from epdsim.core.prompt import TokenRun
+from epdsim.core.records import record
 from epdsim.workload.arrivals import BurstArrivals, ConstantArrivals, GammaArrivals, PoissonArrivals, WeibullArrivals
 from epdsim.workload.distributions import Constant, LengthDistribution, MediaSize, SizeValue
 from epdsim.workload.media import Parts, media_ref
@@ -28,7 +28,7 @@ ArrivalProcess = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Session:
     """One conversation: when it starts, and the lengths of its questions and answers."""
 

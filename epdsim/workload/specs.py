@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
 from typing import Annotated
@@ -13,6 +12,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from epdsim.core.errors import InputError
+from epdsim.core.records import record
 
 _VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
 
@@ -71,7 +71,7 @@ def resolve_path(text: str, base_dir: Path) -> Path:
     return base_dir / Path(_VARIABLE.sub(value_of, text)).expanduser()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Complaint:
     """One thing that pydantic found wrong, in the terms of who wrote the data.
 

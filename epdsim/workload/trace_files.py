@@ -8,13 +8,13 @@ import io
 import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from epdsim.core.errors import InputError
+from epdsim.core.records import record
 
 T = TypeVar("T")
 
@@ -119,7 +119,7 @@ def in_order(rows: Iterable[TimedRow[T]], path: Path, reorder_ms: float = 0.0) -
         yield heapq.heappop(held)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TraceCut:
     """Which part of a trace is taken, and how fast it is replayed.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
+from epdsim.core.records import record
 from epdsim.workload.request import WorkloadRequest
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ClosedLoop:
     """Clients that send their next request only when one of theirs has ended.
 
@@ -37,7 +38,7 @@ def _at_load(requests: Iterable[WorkloadRequest], load: float) -> Iterator[Workl
         yield replace(request, arrival_ms=request.arrival_ms / load)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Workload:
     """Requests, where they come from, and what was assumed.
 

@@ -10,7 +10,7 @@ from epdsim.core.errors import InputError
 from epdsim.core.rules import IDEAL
 from epdsim.sut.schedule_model import model_play, scheduler_config
 from epdsim.sut.schedule_modes import MODES, RUNNERS, TRAITS, parse_mode
-from epdsim.sut.schedule_recorder import MOST_STEPS, record
+from epdsim.sut.schedule_recorder import MOST_STEPS, record_workload
 from epdsim.sut.schedule_recording import replay_workload
 from epdsim.sut.schedule_records import RecordedWorkload
 from epdsim.sut.schedule_workloads import schedule_workload
@@ -40,7 +40,7 @@ seeds = st.integers(0, 10**6)
 @given(modes(), seeds)
 @settings(max_examples=60)
 def test_equal_seeds_give_equal_workloads(mode: str, seed: int) -> None:
-    one, two = (record(schedule_workload(mode, seed, RELEASE), model_play) for _ in range(2))
+    one, two = (record_workload(schedule_workload(mode, seed, RELEASE), model_play) for _ in range(2))
     assert msgspec.json.encode(one) == msgspec.json.encode(two)
 
 
@@ -54,7 +54,7 @@ def test_a_workload_can_run_and_everybody_is_served(mode: str, seed: int) -> Non
     """
     script = schedule_workload(mode, seed, RELEASE)
     splits = not script.workload.config.disable_chunked_mm_input
-    recorded = record(script, lambda workload: model_play(workload, IDEAL if splits else None))
+    recorded = record_workload(script, lambda workload: model_play(workload, IDEAL if splits else None))
     assert recorded.steps
     if splits or not any(part in mode for part in ("ties", "any", "eagle", "sessions", "pull")):
         assert recorded.unfinished == []
@@ -64,7 +64,7 @@ def test_a_workload_can_run_and_everybody_is_served(mode: str, seed: int) -> Non
 @given(modes(), seeds)
 @settings(max_examples=40)
 def test_a_recording_survives_its_file_form_and_replays(mode: str, seed: int) -> None:
-    recorded = record(schedule_workload(mode, seed, RELEASE), model_play)
+    recorded = record_workload(schedule_workload(mode, seed, RELEASE), model_play)
     read = msgspec.json.decode(msgspec.json.encode(recorded), type=RecordedWorkload)
     assert read == recorded
     assert replay_workload(read) == (len(recorded.steps), None)

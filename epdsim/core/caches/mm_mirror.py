@@ -9,10 +9,10 @@ takes its place in the same order on both sides.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from epdsim.core.caches.mm_cache import MediaCacheMissError, ReceiverCache, SenderCache, SizeOf, item_bytes
 from epdsim.core.items import MediaFeature
+from epdsim.core.records import record
 from epdsim.core.rules import IDEAL, Dialect, Rule
 
 
@@ -50,7 +50,7 @@ RESET = Rule(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HandedOver:
     """What became of a request at the engine.
 

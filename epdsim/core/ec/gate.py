@@ -8,11 +8,11 @@ alone, so that all small shapes can be enumerated.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar, cast
 
 from epdsim.core.errors import InputError
+from epdsim.core.records import record
 from epdsim.core.rules import IDEAL, Dialect, Rule
 from epdsim.core.slots import FeatureTables
 
@@ -38,7 +38,7 @@ class SlotState(Enum):
         return cls.METADATA if metadata else cls.NEITHER
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GateItem:
     """One item as the validator sees it."""
 

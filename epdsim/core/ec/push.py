@@ -9,16 +9,16 @@ are pushed once they are encoded. The owner sets `now_ms`, carries pushes, and h
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from epdsim.core.ec.connector import NOTHING_FAILED, EcStep, TimedConnector, has_input
 from epdsim.core.ec.transfers import HERE, Transfers, TransferState
 from epdsim.core.items import MediaFeature
+from epdsim.core.records import record
 from epdsim.core.request import Request
 from epdsim.core.rules import IDEAL, Dialect, Rule
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PushTimes:
     """Bounds of an EC connector that is pushed to, by default those of vLLM 0.32.
 
@@ -31,7 +31,7 @@ class PushTimes:
     keep_ms: float = 300_000
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Push:
     """An embedding that a producer is to push once it is encoded."""
 

@@ -11,12 +11,13 @@ from enum import Enum
 
 from epdsim.core.ec.host import HostCache
 from epdsim.core.ec.serve import Answer
+from epdsim.core.records import record
 from epdsim.core.rules import Dialect, Rule
 
 NEVER_MS = float("inf")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PullTimes:
     """Bounds of an EC connector that pulls, by default those of vLLM 0.32.
 

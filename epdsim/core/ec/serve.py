@@ -7,10 +7,10 @@ until the lease ends, whichever comes first. One that is being written is answer
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 
 from epdsim.core.ec.host import HostCache, HostEntry
+from epdsim.core.records import record
 from epdsim.core.rules import Rule
 
 
@@ -25,7 +25,7 @@ class Answer(Enum):
     """Other model, precision or layout."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Grant:
     """An answer, and until when what was granted stays."""
 

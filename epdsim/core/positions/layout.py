@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from epdsim.core.records import record
 
 
 class Segment(NamedTuple):
@@ -15,7 +16,7 @@ class Segment(NamedTuple):
     columns: tuple[Sequence[int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PositionLayout:
     """The positions of one request: its prompt in segments, then what it generates.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 from epdsim.core.errors import InputError
 from epdsim.core.items import MediaFeature, PlaceholderRange
+from epdsim.core.records import record
 
 if TYPE_CHECKING:
     from epdsim.core.positions.layout import LayoutBuilder
@@ -29,7 +30,7 @@ def missing_field(scheme: PositionScheme, feature: MediaFeature, name: str) -> M
     )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MediaSpan:
     """Where one item stands in a prompt and the numbers that its positions are made of.
 
@@ -77,7 +78,7 @@ class Placement(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PositionScheme:
     """The rules by which one model numbers the tokens of a prompt; constants are changed with `dataclasses.replace`.
 

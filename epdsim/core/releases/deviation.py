@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from epdsim.core.records import record
 from epdsim.core.rules import Rule
 
 FIRST, LAST = 25, 33
 """Minor versions of the first and the last release in the table: 0.25 and 0.33."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Deviation:
     """What a span of releases does in place of a rule's ideal.
 

@@ -9,9 +9,10 @@ from typing import Protocol
 
 from epdsim.core.items import MediaFeature
 from epdsim.core.positions import PositionLayout
+from epdsim.core.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Violation:
     """One thing that a worker could not do, or would have done wrong.
 
@@ -31,7 +32,7 @@ class Violation:
         return f"{self.property_id} in step {self.step}: {self.request_id} {self.what}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EncoderRun:
     """What a worker holds of item `index` when its encoder is to run on it, in the words of `core.strip.payload_kind`."""
 
@@ -40,7 +41,7 @@ class EncoderRun:
     held: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Splice:
     """Embeddings of item `index` that a worker splices into the tokens `[start, end)` of the prompt.
 
@@ -61,7 +62,7 @@ class Splice:
     is_own: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WorkerStep:
     """A step as a worker ran it.
 
@@ -80,7 +81,7 @@ class WorkerStep:
     splices: Sequence[Splice] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RunnerStyle:
     """What the two generations of vLLM's model runner do differently with what they keep.
 
@@ -122,7 +123,7 @@ class HeldRequest:
     layout: PositionLayout | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Embedding:
     """An entry of the encoder cache on a worker.
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
+from epdsim.core.records import record
 from epdsim.fleet.config import FleetConfig
 from epdsim.fleet.orchestrators.base import Orchestrator
 from epdsim.fleet.orchestrators.batched import batches
@@ -16,7 +16,7 @@ from epdsim.fleet.orchestrators.push import Push
 __all__ = ["ORCHESTRATORS", "Orchestrator", "Style"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Style:
     """What makes one orchestrator differ from another.
 

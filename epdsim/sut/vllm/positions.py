@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from inspect import getattr_static
 from typing import Any
 
 from epdsim.core.items import MediaFeature
+from epdsim.core.records import record
 from epdsim.sut.vllm.models import model_module
 from epdsim.sut.vllm.protocol import VllmProtocol, vllm_protocol
 from epdsim.sut.vllm.release import load
@@ -33,7 +33,7 @@ def vllm_positions() -> VllmPositions | None:
     return None if protocol is None else VllmPositions(protocol)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class VllmPositions:
     """Positions as the release's model classes compute them of the items that a worker holds.
 

@@ -14,7 +14,7 @@ from epdsim.core.workers.worker import Worker
 from epdsim.sut.schedule_ec import FarSide
 from epdsim.sut.schedule_modes import ENCODER_MODES, LATER_MODES, MODES
 from epdsim.sut.schedule_play import Play
-from epdsim.sut.schedule_recorder import record
+from epdsim.sut.schedule_recorder import record_workload
 from epdsim.sut.schedule_records import RecordedWorkload
 from epdsim.sut.schedule_workers import WorkedModel
 from epdsim.sut.schedule_workloads import ScheduleScript, schedule_workload
@@ -105,7 +105,7 @@ def _compare(script: ScheduleScript, dialect: Dialect | None, report: CacheRepor
         plays.append(Play(workload, RunningEngine))
         return plays[-1]
 
-    workload = record(script, make_play)
+    workload = record_workload(script, make_play)
     play = Play(workload, lambda given, far: ModelRunning(given, far, dialect))
     for step in workload.steps:
         play.step(step["step"], lambda name, _, tokens=step["sampled"]: tokens.get(name, []))

@@ -9,7 +9,7 @@ from typing import Any
 from epdsim.core.releases.dialects import named
 from epdsim.core.rules import Dialect, Replacement, Rule, rules
 from epdsim.sut.schedule_model import model_play
-from epdsim.sut.schedule_recorder import record
+from epdsim.sut.schedule_recorder import record_workload
 from epdsim.sut.schedule_recording import replay_workload
 from epdsim.sut.schedule_records import read_schedules
 from epdsim.sut.schedule_workloads import schedule_workload
@@ -55,7 +55,7 @@ def test_every_rule_of_the_engine_can_be_replaced_from_outside() -> None:
                 dialect = listening(named(f"vllm-{workload.config.vllm}"), asked)
                 assert replay_workload(workload, dialect) == (len(workload.steps), None)
     for mode, seed in SELDOM:
-        record(
+        record_workload(
             schedule_workload(mode, seed, "0.32.0"),
             lambda workload: model_play(workload, listening(named("vllm-0.32"), asked)),
             most_steps=100,

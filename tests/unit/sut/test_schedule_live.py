@@ -26,7 +26,7 @@ from epdsim.sut.schedule_modes import (
     parse_mode,
 )
 from epdsim.sut.schedule_play import EngineDiedError, Play
-from epdsim.sut.schedule_recorder import record
+from epdsim.sut.schedule_recorder import record_workload
 from epdsim.sut.schedule_recording import replay_schedules
 from epdsim.sut.schedule_records import RecordedWorkload, read_schedules, write_schedules
 from epdsim.sut.schedule_workloads import schedule_workload
@@ -120,7 +120,7 @@ def test_settings_that_are_as_usual_are_not_written(tmp_path: Path) -> None:
 
 def test_nothing_is_left_of_a_recording_that_fails(tmp_path: Path) -> None:
     def failing() -> Iterator[RecordedWorkload]:
-        yield record(schedule_workload("v1", 0, "0.32.0"), model_play)
+        yield record_workload(schedule_workload("v1", 0, "0.32.0"), model_play)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -136,7 +136,7 @@ def test_a_place_that_cannot_be_is_told(tmp_path: Path, place: str, says: str) -
 
 def test_a_workload_without_an_end_is_cut() -> None:
     """The recording then says who was alive."""
-    cut = record(schedule_workload("v1", 1, "0.32.0"), model_play, most_steps=5)
+    cut = record_workload(schedule_workload("v1", 1, "0.32.0"), model_play, most_steps=5)
     assert len(cut.steps) == 5
     assert cut.unfinished == sorted({*cut.steps[-1]["running"], *cut.steps[-1]["waiting"]})
     assert cut.unfinished
