@@ -10,7 +10,7 @@ import inspect
 import pkgutil
 import re
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -32,7 +32,7 @@ from epdsim.media import families as family_names
 from epdsim.report.metrics import Distribution, RunMetrics
 from epdsim.scenario.schema import ScenarioSpec
 from epdsim.spec import FAMILIES, Property
-from epdsim.workload.kinds import Kinds
+from epdsim.workload.kinds import Kinds, Section
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -69,16 +69,27 @@ def _members(annotation: Any) -> Iterator[Any]:
     if get_origin(annotation) in (Union, types.UnionType):
         for one in get_args(annotation):
             yield from _members(one)
+    elif get_origin(annotation) is Annotated and (named := list(_named(get_args(annotation)[1:]))):
+        yield from named
     elif get_origin(annotation) is Annotated and get_origin(get_args(annotation)[0]) in (Union, types.UnionType):
         yield from _members(get_args(annotation)[0])
     elif annotation is not type(None):
         yield annotation
 
 
+def _named(metadata: Iterable[Any]) -> Iterator[type[BaseModel]]:
+    """The models that are named by their places, and imported when they are met."""
+    for one in metadata:
+        if isinstance(one, Kinds):
+            yield from one.models().values()
+        elif isinstance(one, Section):
+            yield one.model()
+
+
 def _annotation(field: FieldInfo) -> Any:
-    """What a key may be: the models that a table of kinds names, or what the schema says."""
-    kinds = [model for one in field.metadata if isinstance(one, Kinds) for model in one.models().values()]
-    return Union[tuple(kinds)] if kinds else field.annotation  # noqa: UP007 - made of a list
+    """What a key may be: the models that the schema names by their places, or what it says."""
+    named = tuple(_named(field.metadata))
+    return Union[named] if named else field.annotation  # noqa: UP007 - made of a list
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:

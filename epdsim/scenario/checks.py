@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations
+from typing import TYPE_CHECKING
 
 from epdsim.core.errors import InputError
 from epdsim.core.records import record
 from epdsim.scenario.goodput import searches_goodput
 from epdsim.scenario.points import GOODPUT, Point, check_metric, described, matches, more_is_better
-from epdsim.scenario.schema import AxisValue, DeviationClaim, EqualClaim, FitSpec, GapClaim, PlanSpec, ScenarioSpec
+from epdsim.scenario.schema import AxisValue, ScenarioSpec
 from epdsim.scenario.yaml_file import KeyPath, YamlFile
+
+if TYPE_CHECKING:
+    from epdsim.scenario.claims_schema import Claim, EqualClaim
+    from epdsim.scenario.search_schema import FitSpec, PlanSpec
 
 POOLS = ("fleet.encode.count", "fleet.prefill.count", "fleet.decode.count", "fleet.render.count")
 """Keys of the numbers of instances, which a plan may choose."""
@@ -187,13 +192,13 @@ class _Checker:
                 raise InputError(place, "it is no number of instances", f"there are {', '.join(POOLS)}")
             self.unvaried(key, place)
 
-    def claim(self, claim: DeviationClaim | GapClaim | EqualClaim, keys: KeyPath) -> None:
-        if isinstance(claim, GapClaim):
+    def claim(self, claim: Claim, keys: KeyPath) -> None:
+        if claim.kind == "gap":
             self.metric(claim.metric, (*keys, "metric"))
             self.point(claim.high, (*keys, "high"))
             self.point(claim.low, (*keys, "low"))
             self.has_goodput(claim.metric, [claim.high, claim.low], (*keys, "metric"))
-        elif isinstance(claim, EqualClaim):
+        elif claim.kind == "equal":
             self.equal(claim, keys)
         elif not self.published(claim.metric, claim.where, keys):
             place = self.file.place((*keys, "where"))

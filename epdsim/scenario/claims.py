@@ -6,14 +6,16 @@ That claims and published figures name points that are run was checked when the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from epdsim.core.errors import InputError
 from epdsim.core.records import record
 from epdsim.scenario.points import Point, matches, metric, unit
 from epdsim.scenario.runner import RunResult
-from epdsim.scenario.schema import DeviationClaim, EqualClaim, GapClaim, PublishedSpec
 from epdsim.scenario.study import ScenarioResult
+
+if TYPE_CHECKING:
+    from epdsim.scenario.claims_schema import Claim, DeviationClaim, EqualClaim, GapClaim, PublishedSpec
 
 Role = Literal["fitted", "given", "predicted"]
 
@@ -74,7 +76,7 @@ def judge(result: ScenarioResult) -> tuple[Verdict, ...]:
     return tuple(_judged(claim, result) for claim in result.scenario.spec.claims)
 
 
-def _judged(claim: DeviationClaim | GapClaim | EqualClaim, result: ScenarioResult) -> Verdict:
+def _judged(claim: Claim, result: ScenarioResult) -> Verdict:
     """A claim on a figure that a run has not fails: all else that the runs came to is shown all the same."""
     try:
         return _judge(claim, result)
@@ -82,10 +84,10 @@ def _judged(claim: DeviationClaim | GapClaim | EqualClaim, result: ScenarioResul
         return Verdict(False, f"{claim.kind} claim: {error}")
 
 
-def _judge(claim: DeviationClaim | GapClaim | EqualClaim, result: ScenarioResult) -> Verdict:
-    if isinstance(claim, DeviationClaim):
+def _judge(claim: Claim, result: ScenarioResult) -> Verdict:
+    if claim.kind == "deviation":
         return _judge_deviation(claim, result)
-    if isinstance(claim, GapClaim):
+    if claim.kind == "gap":
         return _judge_gap(claim, result)
     return _judge_equal(claim, result)
 

@@ -12,7 +12,6 @@ from epdsim.scenario.goodput import searches_goodput
 from epdsim.scenario.loader import Scenario
 from epdsim.scenario.points import Point, described, matches
 from epdsim.scenario.runner import BuiltPoint, build_point
-from epdsim.scenario.schema import DeviationClaim, EqualClaim, GapClaim
 from epdsim.workload.request import MediaRef, WorkloadRequest
 
 _OF_REQUESTS = ("ttft_ms", "e2e_ms", "render_ms", "ttft_by_stage_ms")
@@ -62,13 +61,13 @@ def _asked(scenario: Scenario) -> list[Asked]:
     asked = [Asked(("published", place), one.metric, one.at, True) for place, one in enumerate(spec.published)]
     for place, claim in enumerate(spec.claims):
         keys = ("claims", place)
-        if isinstance(claim, GapClaim):
+        if claim.kind == "gap":
             asked += [Asked(keys, claim.metric, at) for at in (claim.high, claim.low)]
-        elif isinstance(claim, EqualClaim):
+        elif claim.kind == "equal":
             points = [point for point in scenario.points if matches(point, claim.where)]
             asked += [Asked(keys, name, point) for point in points for name in claim.metrics]
         else:
-            assert isinstance(claim, DeviationClaim), "it speaks of published figures, which are asked for already"
+            assert claim.kind == "deviation", "it speaks of published figures, which are asked for already"
     return asked
 
 

@@ -6,22 +6,27 @@ from collections import defaultdict
 
 from epdsim.core.errors import InputError
 from epdsim.fleet.faults import Faults, LinkName, Loss, Span
+from epdsim.scenario.faults_schema import FaultsSpec
+from epdsim.scenario.fleet_schema import FleetSpec
 from epdsim.scenario.loader import Scenario
-from epdsim.scenario.schema import ScenarioSpec
 
 
-def build_faults(scenario: Scenario, spec: ScenarioSpec) -> Faults:
+def build_faults(scenario: Scenario, told: FaultsSpec, fleet: FleetSpec) -> Faults:
     """What goes wrong in a run.
+
+    Args:
+        scenario: Whose file says so, for errors.
+        told: Its section.
+        fleet: What it happens to.
 
     Raises:
         InputError: An instance that the fleet does not have, or one of a pool that steps together.
     """
-    assert spec.faults is not None, "the caller has looked"
-    told, pools = spec.faults, _pools(spec)
+    pools = _pools(fleet)
     for index, loss in enumerate(told.losses):
         with scenario.placed("faults", "losses", index, "instance"):
             _check(loss.instance, pools)
-            pool = spec.fleet.decode if loss.instance.startswith("decode") else spec.fleet.prefill
+            pool = fleet.decode if loss.instance.startswith("decode") else fleet.prefill
             if pool.lockstep and not loss.instance.startswith("encode"):
                 rule = "its pool steps together, and a loss would stop all of it"
                 raise InputError(repr(loss.instance), rule, "set lockstep to false, or lose another instance")
@@ -45,9 +50,8 @@ def build_faults(scenario: Scenario, spec: ScenarioSpec) -> Faults:
     )
 
 
-def _pools(spec: ScenarioSpec) -> dict[str, int]:
+def _pools(fleet: FleetSpec) -> dict[str, int]:
     """Numbers of instances, by what their names begin with."""
-    fleet = spec.fleet
     pools = {"engine" if fleet.topology == "aggregated" else "prefill": fleet.prefill.count}
     if fleet.topology.startswith("e+"):
         pools["encode"] = fleet.encode.count

@@ -17,7 +17,7 @@ from epdsim.core.records import record
 from epdsim.report.metrics import RunMetrics
 from epdsim.scenario.loader import Scenario
 from epdsim.scenario.points import Point, matches, metric
-from epdsim.scenario.schema import FitSpec
+from epdsim.scenario.search_schema import FitSpec
 
 _MOVE = 1e-3
 _ROUNDS = 12

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from epdsim.core.records import record
 from epdsim.report.metrics import RunMetrics
 from epdsim.scenario.points import Point
-from epdsim.scenario.schema import GoodputSpec, ScenarioSpec
+from epdsim.scenario.schema import ScenarioSpec
+
+if TYPE_CHECKING:
+    from epdsim.scenario.search_schema import GoodputSpec
 
 
 @record

@@ -13,7 +13,7 @@ from epdsim.report.table import TextTable
 from epdsim.scenario.jobs import Job, JobResult, RunJobs
 from epdsim.scenario.planning import Fleet, Plan, fleets_around
 from epdsim.scenario.points import metric
-from epdsim.scenario.schema import PoolBounds
+from epdsim.scenario.search_schema import PoolBounds
 from epdsim.scenario.slo import missed
 from epdsim.scenario.stretch import Traffic
 

@@ -22,7 +22,7 @@ from epdsim.core.records import record
 from epdsim.scenario.jobs import Job, JobResult, RunJobs
 from epdsim.scenario.loader import Scenario
 from epdsim.scenario.points import Point, described
-from epdsim.scenario.schema import PlanSpec, PoolBounds
+from epdsim.scenario.search_schema import PlanSpec, PoolBounds
 from epdsim.scenario.slo import Missed
 
 Fleet = tuple[int, ...]

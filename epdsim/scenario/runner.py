@@ -17,16 +17,15 @@ from epdsim.media import Family, family, family_in
 from epdsim.report.metrics import RunMetrics
 from epdsim.report.observer import RunObserver, RunPicture
 from epdsim.report.sink import MetricsSink
-from epdsim.scenario.faults import build_faults
 from epdsim.scenario.fleet_schema import EncodePoolSpec, EnginePoolSpec
 from epdsim.scenario.loader import Scenario
 from epdsim.scenario.points import Point
 from epdsim.scenario.schema import CostsSpec, ScenarioSpec
-from epdsim.workload.leaving import with_clients
 from epdsim.workload.registry import build_workload
 from epdsim.workload.workload import Workload
 
 if TYPE_CHECKING:
+    from epdsim.fleet.faults import Faults
     from epdsim.spec import Judge, Property
 
 GIB = 1 << 30
@@ -175,6 +174,8 @@ def build_point(
     with scenario.placed("workload"):
         workload = build_workload(spec.workload, scenario.folder, seed)
     if spec.clients is not None:
+        from epdsim.workload.leaving import with_clients  # noqa: PLC0415 - few files have the section
+
         workload = with_clients(workload, spec.clients, seed)
     fleet = _fleet(scenario, spec, dialect, uses_mrope=built.uses_mrope)
     models = [model for model in (spec.costs.lm, spec.costs.decode_lm) if isinstance(model, RooflineLmSpec)]
@@ -207,8 +208,16 @@ def _fleet(scenario: Scenario, spec: ScenarioSpec, dialect: Dialect, *, uses_mro
         ec=EcConfig(**fleet.ec.model_dump()),
         ec_capacity_bytes=None if fleet.ec_capacity_gib is None else int(fleet.ec_capacity_gib * GIB),
         dialect=dialect,
-        faults=build_faults(scenario, spec) if spec.faults is not None else None,
+        faults=_faults(scenario, spec),
     )
+
+
+def _faults(scenario: Scenario, spec: ScenarioSpec) -> Faults | None:
+    if spec.faults is None:
+        return None
+    from epdsim.scenario.faults import build_faults  # noqa: PLC0415 - few files have the section
+
+    return build_faults(scenario, spec.faults, spec.fleet)
 
 
 def _encode_pool(pool: EncodePoolSpec) -> EncodePool:

@@ -1,4 +1,4 @@
-"""Descriptions told apart by `kind`, of which only those that are met are imported and built."""
+"""Models for pydantic that are imported and built when they are met: descriptions told apart by `kind`, sections that few have."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Protocol
 
+from pydantic import BaseModel
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
-from epdsim.workload.specs import SpecModel
 from epdsim.workload.workload import Workload
 
 
@@ -34,7 +34,7 @@ class Kinds:
     def __init__(self, places: Mapping[str, str]) -> None:
         self._places = places
 
-    def models(self) -> Mapping[str, type[SpecModel]]:
+    def models(self) -> Mapping[str, type[BaseModel]]:
         """All of them by kind."""
         return {kind: resolve_name(place) for kind, place in self._places.items()}
 
@@ -52,3 +52,21 @@ class Kinds:
             told = {"discriminator": "'kind'", "tag": str(given["kind"]), "expected_tags": expected}
             raise PydanticKnownError("union_tag_invalid", told)
         return resolve_name(place).model_validate(given)
+
+
+class Section:
+    """A model for pydantic that few descriptions have: `Annotated[Any, Section("epdsim.workload.leaving:ClientsSpec")]`.
+
+    Args:
+        place: Its module and class.
+    """
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+
+    def model(self) -> type[BaseModel]:
+        """The model."""
+        return resolve_name(self._place)
+
+    def __get_pydantic_core_schema__(self, _source: Any, _handler: Any) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(lambda given: self.model().model_validate(given))

@@ -11,7 +11,7 @@ from epdsim.scenario.claims import compare
 from epdsim.scenario.goodput import find_goodput
 from epdsim.scenario.jobs import Listeners
 from epdsim.scenario.points import metric
-from epdsim.scenario.schema import GoodputSpec
+from epdsim.scenario.search_schema import GoodputSpec
 from epdsim.scenario.slo import missed
 from epdsim.scenario.study import run_scenario
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from epdsim.core.errors import InputError
 from epdsim.scenario.jobs import Job, JobResult
 from epdsim.scenario.planning import Planner
-from epdsim.scenario.schema import PlanSpec
+from epdsim.scenario.search_schema import PlanSpec
 from epdsim.scenario.slo import Missed
 
 POOLS = ("fleet.encode.count", "fleet.prefill.count", "fleet.decode.count")
