@@ -8,6 +8,7 @@ lost first. A block that is found again leaves the queue.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final
 
 from epdsim.core.kv.block_keys import RANGE
@@ -47,6 +48,12 @@ NULL_BLOCK: Final = 0
 """Id of the block that nobody gets."""
 
 
+@lru_cache(maxsize=16)
+def _falling_ids(num_blocks: int) -> list[int]:
+    """Ids of all blocks but the null block; pools of one size share the very numbers, or they crowd a processor's cache."""
+    return list(range(num_blocks - 1, NULL_BLOCK, -1))
+
+
 def _end_of_run(keys: list[int], start: int, most: int) -> int:
     """Where the keys end that count on from a place, `most` at the latest."""
     low, high, ahead = start, most, keys[start] - start
@@ -59,6 +66,20 @@ def _end_of_run(keys: list[int], start: int, most: int) -> int:
         else:
             high = middle
     return high
+
+
+class _Row:
+    """Blocks of one range of keys, which count on along a chain.
+
+    Attributes:
+        number: Of the range.
+        blocks: By place in the range, the null block in gaps; the last one is none.
+    """
+
+    __slots__ = ("blocks", "number")
+
+    def __init__(self, number: int, blocks: list[int]) -> None:
+        self.number, self.blocks = number, blocks
 
 
 class BlockPool:
@@ -79,9 +100,9 @@ class BlockPool:
         "_doubles",
         "_frees_last",
         "_further_refs",
-        "_held",
-        "_key_of",
+        "_is_held",
         "_plain_free",
+        "_row_of",
         "_rows",
         "enable_caching",
         "num_blocks",
@@ -95,15 +116,15 @@ class BlockPool:
         self.num_free = num_blocks - 1
         self.num_lost = 0
         self._frees_last = not enable_caching and not dialect[REUSE]()
-        # Blocks that are in a table, and references beyond the first.
-        self._held: set[int] = set()
+        # Whether each block is in a table, and references beyond the first.
+        self._is_held = [False] * num_blocks
         self._further_refs: dict[int, int] = {}
-        self._key_of = [0] * num_blocks
         # The queue in two parts: a stack whose end is the front of the queue, and behind it the blocks with a key.
-        self._plain_free = list(range(num_blocks - 1, NULL_BLOCK, -1))
+        self._plain_free = list(_falling_ids(num_blocks))
         self._cached_free = FreeQueue()
-        # Blocks by key. Keys count on along a chain, so the blocks of each range of keys stand in a row, the null block in gaps.
-        self._rows: dict[int, list[int]] = {}
+        # Blocks by key, and the row of each block that has one: a key of its own for each would have to be fetched and freed.
+        self._rows: dict[int, _Row] = {}
+        self._row_of: list[_Row | None] = [None] * num_blocks
         # Where the same prefix was computed several times at once: all blocks with that key, the first one serves hits.
         self._doubles: dict[int, list[int]] = {}
 
@@ -116,21 +137,21 @@ class BlockPool:
         rows = self._rows
         blocks: list[int] = []
         if keys and keys[-1] - keys[0] == len(keys) - 1 and (row := rows.get(keys[0] // RANGE)):
-            blocks = row[keys[0] % RANGE : keys[-1] % RANGE + 1]
+            blocks = row.blocks[keys[0] % RANGE : keys[-1] % RANGE + 1]
             if NULL_BLOCK in blocks:
                 del blocks[blocks.index(NULL_BLOCK) :]
             return blocks
         for key in keys:
             row, place = rows.get(key // RANGE), key % RANGE
-            if row is None or place >= len(row) or not row[place]:
+            if row is None or place >= len(row.blocks) or not row.blocks[place]:
                 break
-            blocks.append(row[place])
+            blocks.append(row.blocks[place])
         return blocks
 
     def num_idle(self, blocks: list[int]) -> int:
         """How many of `blocks` nobody holds, so that holding them makes the pool smaller."""
-        held = self._held
-        return sum([block not in held for block in blocks]) if blocks else 0
+        is_held = self._is_held
+        return sum([not is_held[block] for block in blocks]) if blocks else 0
 
     def take(self, count: int) -> list[int]:
         """Take the next `count` free blocks; what cached ones among them hold is lost."""
@@ -147,17 +168,19 @@ class BlockPool:
             if self._rows:
                 self._lose(cached)
             taken += cached
-        self._held.update(taken)
+        is_held = self._is_held
+        for block in taken:
+            is_held[block] = True
         return taken
 
     def hold(self, blocks: list[int]) -> None:
         """Add a reference to found blocks."""
-        held, further = self._held, self._further_refs
+        is_held, further = self._is_held, self._further_refs
         for block in blocks:
-            if block in held:
+            if is_held[block]:
                 further[block] = further.get(block, 0) + 1
             else:
-                held.add(block)
+                is_held[block] = True
                 self._cached_free.remove(block)
                 self.num_free -= 1
 
@@ -171,7 +194,9 @@ class BlockPool:
         ended = self._without_shared(table) if self._further_refs else table
         if not ended:
             return
-        self._held.difference_update(ended)
+        is_held = self._is_held
+        for block in ended:
+            is_held[block] = False
         self.num_free += len(ended)
         if self._frees_last:
             self._cached_free.append(ended[::-1])
@@ -185,13 +210,13 @@ class BlockPool:
 
     def _free_by_key(self, ended: list[int]) -> None:
         """Queue blocks that nobody holds any more, each where its key says."""
-        key_of = self._key_of
-        keys = [key_of[block] for block in ended]
-        num_keyed = keys.index(0) if 0 in keys else len(keys)
+        row_of = self._row_of
+        rows = [row_of[block] for block in ended]
+        num_keyed = rows.index(None) if None in rows else len(rows)
         keyed, plain = ended[:num_keyed], ended[num_keyed:]
-        if any(keys[num_keyed:]):  # one before them has lost its key
-            keyed += [block for block in plain if key_of[block]]
-            plain = [block for block in plain if not key_of[block]]
+        if any(rows[num_keyed:]):  # one before them has lost its key
+            keyed += [block for block in plain if row_of[block] is not None]
+            plain = [block for block in plain if row_of[block] is None]
         keyed.reverse()
         self._cached_free.append(keyed)
         self._plain_free += plain
@@ -216,41 +241,51 @@ class BlockPool:
             blocks: Without a key.
             keys: Of each; ascending, as the keys along a prefix are.
         """
-        key_of, rows, count = self._key_of, self._rows, len(keys)
+        count = len(keys)
         assert len(blocks) == count, "each block has a key"
         if not count:
             return
-        for block, key in zip(blocks, keys):  # noqa: B905 - compiled, it is a loop without tuples
-            key_of[block] = key
-        first, place = keys[0], keys[0] % RANGE
-        if keys[-1] - first == count - 1 and place + count <= RANGE:
-            found = rows.get(first // RANGE)
-            if found is None and not place:
-                rows[first // RANGE] = list(blocks)
-                return
-            if found is not None and len(found) == place:  # nearly always: the next blocks of a request
-                found += blocks
+        place = keys[0] % RANGE
+        if keys[-1] - keys[0] == count - 1 and place + count <= RANGE:
+            row = self._row(keys[0])
+            if len(row.blocks) == place:  # nearly always: the next blocks of a request
+                self._extend(row, blocks)
                 return
         end = 0
         while end < count:
             start, key = end, keys[end]
-            row, place = rows.setdefault(key // RANGE, []), key % RANGE
-            if place < len(row):
+            row, place = self._row(key), key % RANGE
+            if place < len(row.blocks):
                 self._publish_again(row, key, blocks[start])
                 end += 1
                 continue
             # Nobody has published the keys of the row's rest, nor can have before those ahead of them.
             end = _end_of_run(keys, start, min(count, start + RANGE - place))
-            row += [NULL_BLOCK] * (place - len(row))
-            row += blocks[start:end]
+            row.blocks += [NULL_BLOCK] * (place - len(row.blocks))
+            self._extend(row, blocks[start:end])
 
-    def _publish_again(self, row: list[int], key: int, block: int) -> None:
+    def _row(self, key: int) -> _Row:
+        """The row that a key belongs to, an empty one if there is none."""
+        row = self._rows.get(key // RANGE)
+        if row is None:
+            row = self._rows[key // RANGE] = _Row(key // RANGE, [])
+        return row
+
+    def _extend(self, row: _Row, blocks: list[int]) -> None:
+        """Make blocks findable by the keys that follow those of a row."""
+        row.blocks += blocks
+        row_of = self._row_of
+        for block in blocks:
+            row_of[block] = row
+
+    def _publish_again(self, row: _Row, key: int, block: int) -> None:
         """Make a block findable whose key stands within the row."""
-        found = row[key % RANGE]
+        found = row.blocks[key % RANGE]
         if not found:
-            row[key % RANGE] = block
+            row.blocks[key % RANGE] = block
         elif found != block:
             self._doubles.setdefault(key, [found]).append(block)
+        self._row_of[block] = row
 
     def lose_key(self, block: int) -> None:
         """Make a block unfindable: its content is about to be overwritten, or will not be written after all."""
@@ -259,44 +294,51 @@ class BlockPool:
     def _lose(self, blocks: list[int]) -> None:
         """Make blocks unfindable, each of which has a key."""
         self.num_lost += len(blocks)
-        key_of, rows = self._key_of, self._rows
-        end = 0
+        row_of, end = self._row_of, 0
         while end < len(blocks):
-            start, key = end, key_of[blocks[end]]
-            row, place = rows[key // RANGE], key % RANGE
+            start, row = end, row_of[blocks[end]]
+            assert row is not None, "each has a key"
             end = start + 1
-            if self._doubles and key in self._doubles:
-                self._lose_double(row, key, blocks[start])
-                continue
-            if place == len(row) - 1 and not self._doubles:
-                # The tail of a row, as it was freed, is the usual case.
-                most = min(len(blocks), start + place + 1)
-                if most > end and row[place - (most - start) + 1 :] == blocks[start:most][::-1]:
+            if self._doubles:
+                self._lose_beside_doubles(row, blocks[start])
+            elif row.blocks[-1] == blocks[start]:  # nearly always: the tail of a row, as it was freed
+                length = len(row.blocks)
+                most = min(len(blocks), start + length)
+                if most > end and row.blocks[length - most + start :] == blocks[start:most][::-1]:
                     end = most
-                del row[place - (end - start) + 1 :]
+                del row.blocks[length - end + start :]
             else:
-                row[place] = NULL_BLOCK
-            while row and not row[-1]:
-                row.pop()
-            if not row:
-                del rows[key // RANGE]
+                row.blocks[row.blocks.index(blocks[start])] = NULL_BLOCK
+            self._trim(row)
         for block in blocks:
-            key_of[block] = 0
+            row_of[block] = None
 
-    def _lose_double(self, row: list[int], key: int, block: int) -> None:
-        """Make one of several blocks with a key unfindable; the next one serves then."""
-        found = self._doubles[key]
+    def _lose_beside_doubles(self, row: _Row, block: int) -> None:
+        """Make a block unfindable; where several have its key, the next one serves then."""
+        key = self.key_of(block)
+        found = self._doubles.get(key)
+        if found is None:
+            row.blocks[key % RANGE] = NULL_BLOCK
+            return
         found.remove(block)
-        row[key % RANGE] = found[0]
+        row.blocks[key % RANGE] = found[0]
         if len(found) == 1:
             del self._doubles[key]
+
+    def _trim(self, row: _Row) -> None:
+        """Let a row end with a block, or not be."""
+        blocks = row.blocks
+        while blocks and not blocks[-1]:
+            blocks.pop()
+        if not blocks:
+            del self._rows[row.number]
 
     def hide(self, block: int) -> None:
         """Make a block unfindable that has a key or not, held or free; a free one then is among the next to be taken."""
         if not self.key_of(block):
             return
         self.lose_key(block)
-        if block not in self._held:
+        if not self._is_held[block]:
             self._cached_free.remove(block)
             self._plain_free.append(block)
 
@@ -310,14 +352,14 @@ class BlockPool:
         self._cached_free.clear()
         self._rows.clear()
         self._doubles.clear()
-        self._key_of = [0] * self.num_blocks
+        self._row_of = [None] * self.num_blocks
         self.num_lost += 1
         return True
 
     def keys(self) -> Iterator[int]:
         """All keys that can be found."""
         for number, row in self._rows.items():
-            for place, block in enumerate(row):
+            for place, block in enumerate(row.blocks):
                 if block:
                     yield number * RANGE + place
 
@@ -327,11 +369,17 @@ class BlockPool:
 
     def key_of(self, block: int) -> int:
         """Key of a block; 0 for none."""
-        return self._key_of[block]
+        row = self._row_of[block]
+        if row is None:
+            return 0
+        if block in row.blocks:
+            return row.number * RANGE + row.blocks.index(block)
+        (key,) = [key for key, found in self._doubles.items() if block in found]
+        return key
 
     def references(self, block: int) -> int:
         """How many tables a block is in."""
-        return 1 + self._further_refs.get(block, 0) if block in self._held else 0
+        return 1 + self._further_refs.get(block, 0) if self._is_held[block] else 0
 
     def free_queue(self) -> list[int]:
         """Free blocks in the order in which they will be taken."""
@@ -342,9 +390,9 @@ class BlockPool:
         other = object.__new__(BlockPool)
         for name in self.__slots__:
             setattr(other, name, getattr(self, name))
-        other._held, other._further_refs = set(self._held), dict(self._further_refs)
-        other._key_of, other._plain_free = list(self._key_of), list(self._plain_free)
-        other._cached_free = self._cached_free.copy()
-        other._rows = {number: list(row) for number, row in self._rows.items()}
+        other._is_held, other._further_refs = list(self._is_held), dict(self._further_refs)
+        other._plain_free, other._cached_free = list(self._plain_free), self._cached_free.copy()
+        other._rows = {number: _Row(number, list(row.blocks)) for number, row in self._rows.items()}
+        other._row_of = [None if row is None else other._rows[row.number] for row in self._row_of]
         other._doubles = {key: list(found) for key, found in self._doubles.items()}
         return other
