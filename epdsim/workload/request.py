@@ -64,9 +64,9 @@ class WorkloadRequest:
     @property
     def text(self) -> tuple[TokenRun, ...]:
         """The prompt's text, in order."""
-        return tuple(part for part in self.parts if isinstance(part, TokenRun))
+        return tuple([part for part in self.parts if isinstance(part, TokenRun)])
 
     @property
     def media(self) -> tuple[MediaRef, ...]:
         """The prompt's pictures, clips and sounds, in order."""
-        return tuple(part for part in self.parts if isinstance(part, MediaRef))
+        return tuple([part for part in self.parts if isinstance(part, MediaRef)])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
+from math import inf
 
 from epdsim.cost.lm import decode_stepper
 from epdsim.fleet.config import EnginePool
@@ -12,7 +11,7 @@ from epdsim.fleet.express.flight import Flight
 from epdsim.fleet.express.scheduler import TextScheduler
 from epdsim.fleet.express.telling import Teller
 from epdsim.fleet.grid import TICKS_PER_MS, WHOLE, on_grid
-from epdsim.fleet.step_cost import BroadcastCost, StepBroadcast
+from epdsim.fleet.step_cost import BroadcastCost
 
 WAKE, END = 0, 1
 """Kinds of what an engine sets the clock for: it begins to step; a step, or the last one of a stride, ends."""
@@ -43,10 +42,10 @@ class TextEngine:
         self._lm, self._decode_steps_ms, self._broadcast = pool.lm, decode_stepper(pool.lm), broadcast
         self._place, self._clock, self._tell = STEP_END + place, clock, tell
         self._scheduler = TextScheduler(pool.scheduler, tell)
-        # What is under way: a step, or a stride, whose steps end at these ticks, and the number under which the clock is set.
+        # What is under way: a step, or a stride with a duration for each step, and the number under which the clock is set.
         self._is_idle, self._number = True, 0
         self._started_ms, self._num_steps, self._num_requests = 0.0, 0, 0
-        self._stride: Sequence[float] = ()
+        self._stride: list[float] = []
         self._plan = broadcast.plain(0)
         self._scheduler.skip()
 
@@ -87,38 +86,41 @@ class TextEngine:
     def _begin_step(self, num_requests: int) -> None:
         self._tell.planned(self._scheduler.step)
         nbytes = self._scheduler.take_size()
-        plan = self._broadcast.text(nbytes) if nbytes else self._broadcast.plain(num_requests)
-        self._begin(1, num_requests, on_grid(plan.total_ms + self._lm.step_ms(self._scheduler.load)), plan)
+        self._plan = self._broadcast.text(nbytes) if nbytes else self._broadcast.plain(num_requests)
+        self._begin(1, num_requests, on_grid(self._plan.total_ms + self._lm.step_ms(self._scheduler.load)))
 
     def _begin_stride(self, num_steps: int) -> None:
         """Steps that decide nothing, in one wait."""
         scheduler, count = self._scheduler, self._scheduler.num_decoding
-        plan = self._broadcast.plain(count)
-        fixed_ms = plan.total_ms
-        steps_ms = self._decode_steps_ms(count, scheduler.num_known, num_steps)
-        ends: list[float] = []
-        end = 0.0
-        for step_ms in steps_ms:
-            end += (fixed_ms + step_ms) * TICKS_PER_MS + WHOLE - WHOLE
-            ends.append(end)
-        self._stride = ends
-        self._begin(num_steps, count, end / TICKS_PER_MS, plan)
+        self._plan = self._broadcast.plain(count)
+        self._stride = self._decode_steps_ms(count, scheduler.num_known, num_steps)
+        self._begin(num_steps, count, self._steps_until(inf)[1])
 
-    def _begin(self, num_steps: int, num_requests: int, duration_ms: float, plan: StepBroadcast) -> None:
+    def _steps_until(self, elapsed_ms: float) -> tuple[int, float]:
+        """The steps of the stride up to the first that ends then or later: how many, and how long they take."""
+        past, fixed_ms = elapsed_ms * TICKS_PER_MS, self._plan.total_ms
+        num_steps, ticks = 0, 0.0
+        for step_ms in self._stride:
+            ticks += (fixed_ms + step_ms) * TICKS_PER_MS + WHOLE - WHOLE
+            num_steps += 1
+            if ticks >= past:
+                break
+        return num_steps, ticks / TICKS_PER_MS
+
+    def _begin(self, num_steps: int, num_requests: int, duration_ms: float) -> None:
         now_ms = self._clock.now_ms
-        self._started_ms, self._num_steps, self._num_requests, self._plan = now_ms, num_steps, num_requests, plan
+        self._started_ms, self._num_steps, self._num_requests = now_ms, num_steps, num_requests
         self._number = self._clock.set(now_ms + duration_ms, self._place, END, self)
 
     def _cut_stride(self) -> None:
         """A request has arrived: the stride ends with the step that is under way."""
-        num_steps = bisect_left(self._stride, (self._clock.now_ms - self._started_ms) * TICKS_PER_MS) + 1
+        num_steps, duration_ms = self._steps_until(self._clock.now_ms - self._started_ms)
         if num_steps < self._num_steps:
             self._num_steps = num_steps
-            ends_ms = self._started_ms + self._stride[num_steps - 1] / TICKS_PER_MS
-            self._number = self._clock.set(ends_ms, self._place, END, self)
+            self._number = self._clock.set(self._started_ms + duration_ms, self._place, END, self)
 
     def _end_stride(self) -> None:
-        self._stride = ()
+        self._stride = []
         step, num_steps = self._scheduler.step, self._num_steps
         ended = self._scheduler.take_steps(num_steps)
         self._tell_steps(step, num_steps * self._num_requests)
