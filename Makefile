@@ -18,7 +18,10 @@ SEEDS        ?= 0:8
 FAST_VENV ?= .venv-fast
 FAST_PIP  := $(FAST_VENV)/bin/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: run test check docs compiled soak mutants bench oracle vllm releases clean
+# Simulators to compare with, each in an environment of its own below.
+PEERS_DIR ?= .venv-peers
+
+.PHONY: run test check docs compiled speed soak mutants bench oracle vllm releases clean
 
 run: $(VENV)/.run       ## the result that started the project
 	$(BIN)/epdsim run scenarios/validation/cached-images.yaml
@@ -37,6 +40,9 @@ docs: $(VENV)/.docs     ## the documentation, warnings are errors
 
 compiled: $(FAST_VENV)/.fast ## engine, fleet and monitors compiled to C (some minutes; needs a C compiler), and compared with their source
 	cd $(FAST_VENV) && bin/python -m pytest -q -c ../pyproject.toml ../tests/unit/engine/test_compiled_equals_source.py
+
+speed: $(VENV)/.testing $(FAST_VENV)/.fast ## time and memory beside other simulators, source and compiled (ten minutes of a machine that does nothing else)
+	$(BIN)/python tests/bench/speed_beside_peers.py --peers $(PEERS_DIR) --compiled $(FAST_VENV)/bin --monitors
 
 SOAK ?= 0:80
 soak: $(VENV)/.testing  ## the engine's laws over many Hypothesis seeds: make soak SOAK=0:80
@@ -120,4 +126,4 @@ $(RELEASES_DIR)/%/.vllm: | $(VLLM_VENV)/.vllm
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) $(FAST_VENV) $(RELEASES_DIR) docs/_build mutants .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VLLM_VENV) $(FAST_VENV) $(PEERS_DIR) $(RELEASES_DIR) docs/_build mutants .pytest_cache .ruff_cache
