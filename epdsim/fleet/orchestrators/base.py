@@ -136,8 +136,8 @@ class Orchestrator(ABC):
                     task.check_client()
                 task.stage = "generate"
                 yield from self._generate(task)
-            except EmbeddingLostError as lost:
-                self._take_miss(task, lost)
+            except EmbeddingLostError as missed:  # a name of its own: compiled, a name in a generator has one type
+                self._take_miss(task, missed)
             except InstanceLostError as lost:
                 self._take_loss(task, lost)
             else:

@@ -63,9 +63,18 @@ def test_fleets_of_stages_apart_say_the_same(name: str, tmp_path: Path) -> None:
             "--set",
             "fleet.prefill.scheduler.num_gpu_blocks=200",
         ),
+        (
+            "run",
+            str(TEXT),
+            "--json",
+            "--set",
+            "workload.num_requests=200",
+            "--set",
+            "faults.losses=[{instance: engine-0, at_ms: 2000, back_ms: 3000}]",
+        ),
         ("replay", str(RECORDED)),
     ],
-    ids=["images", "events", "preemptions", "recorded schedules"],
+    ids=["images", "events", "preemptions", "losses", "recorded schedules"],
 )
 def test_compiled_and_source_say_the_same(words: tuple[str, ...], tmp_path: Path) -> None:
     written = []
