@@ -18,6 +18,9 @@ def record(cls: type[T]) -> type[T]:
     A frozen dataclass sets each field through a call of `object.__setattr__`: with fifteen fields it takes four times as long to
     make, which was a fifth of the time of a scheduler's step. It also takes four times as long to declare, for the source of six
     methods is written and compiled, which was a tenth of the start of `epdsim run`: here this is done for `__init__` alone.
+
+    Of a dataclass that it meets itself the compiler (`hatch_build.py`) makes a struct: such are the settings that a scheduler reads
+    in every step, and what monitors find.
     """
     made: Any = dataclass(slots=True, repr=False, eq=False)(cls)
     compared = _values([one.name for one in fields(made) if one.compare])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from epdsim.core.records import record
 from epdsim.core.rules import IDEAL, Dialect
 from epdsim.core.scheduler.config import SchedulerConfig
 from epdsim.cost.broadcast import BroadcastProfile
@@ -27,7 +27,7 @@ LONGEST_STRIDE = 64
 """Steps that an engine looks ahead at most: an arrival makes the rest of the look-ahead worthless."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LinkSharing:
     """Which transfers wait for each other: none, those to one instance, or all; with `fair-` they share the bandwidth instead.
 
@@ -42,7 +42,7 @@ class LinkSharing:
     kv: Sharing = "instance"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EnginePool:
     """A pool of equal engines that compute prompts or generate.
 
@@ -63,7 +63,7 @@ class EnginePool:
     router: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EncodePool:
     """A pool of encode-only instances.
 
@@ -81,7 +81,7 @@ class EncodePool:
     router: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RenderPool:
     """Front-end processes that render.
 
@@ -94,7 +94,7 @@ class RenderPool:
     cache_bytes: int = 4 << 30
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FleetCosts:
     """How long everything but an engine's step takes.
 
@@ -125,7 +125,7 @@ class FleetCosts:
     kv_layers: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EcConfig:
     """How embeddings get from encoders to engines.
 
@@ -157,7 +157,7 @@ class EcConfig:
         return 0.0 if self.kind == "store" else self.max_encodes * (self.wait_ms + LOOKS_AGAIN_MS)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FleetConfig:
     """A whole fleet.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from epdsim.core.errors import EpdsimError
+from epdsim.core.records import record
 
 LinkName = Literal["body", "ec", "kv"]
 Span = tuple[float, float, float]
@@ -68,7 +68,7 @@ class EmbeddingLostError(InstanceLostError):
         return self.reason
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Loss:
     """An instance ends with all that it holds; when it comes back, it begins anew.
 
@@ -83,7 +83,7 @@ class Loss:
     back_ms: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Faults:
     """All that goes wrong in a run.
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import simpy
 
+from epdsim.core.records import record
 from epdsim.fleet.grid import TICKS_PER_MS
 from epdsim.fleet.render import RenderedRequest
 from epdsim.fleet.step_cost import StepBroadcast
@@ -16,7 +16,7 @@ from epdsim.fleet.step_cost import StepBroadcast
 NEVER_MS: Final = -1.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Setback:
     """What was lost of a request before it came here.
 

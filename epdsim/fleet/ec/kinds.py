@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+from epdsim.core.records import record
 from epdsim.fleet.ec.consumer import Consumer, Engine
 from epdsim.fleet.ec.producer import Producer
 from epdsim.fleet.ec.pull import PullSides
@@ -36,7 +36,7 @@ class Sides(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EcKind:
     """One kind.
 
