@@ -1,6 +1,6 @@
 """`epdsim run`: simulate a scenario file."""
 
-from __future__ import annotations
+# Annotations are not left as texts here: typer would evaluate each, twice.
 
 from enum import StrEnum
 from pathlib import Path

@@ -1,8 +1,9 @@
 """The figures of a run."""
 
-from __future__ import annotations
+# Annotations are not left as texts here: who asks for the figures by name would evaluate each.
 
 from collections.abc import Mapping, Sequence
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ class Distribution:
     max: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Distribution | None:
+    def of(cls, values: Sequence[float]) -> Self | None:
         """The distribution of some values, None of nothing."""
         if not len(values):
             return None
