@@ -16,9 +16,9 @@ import msgspec
 from pydantic import PositiveFloat
 
 from epdsim.core.prompt import TokenRun
-from epdsim.workload.distributions import SizeDistribution
-from epdsim.workload.media import Parts, Position, insert_media, media_ref
-from epdsim.workload.request import MediaRef, WorkloadRequest
+from epdsim.workload.media import Position, insert_media, media_ref
+from epdsim.workload.request import MediaRef, Parts, WorkloadRequest
+from epdsim.workload.sizes import SizeDistribution
 from epdsim.workload.specs import PositiveInt
 from epdsim.workload.streams import KeyedStreams
 from epdsim.workload.trace_files import TimedRow, in_order, json_rows, line_error

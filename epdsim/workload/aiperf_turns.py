@@ -17,8 +17,7 @@ from pydantic import NonNegativeFloat
 
 from epdsim.core.prompt import TokenRun
 from epdsim.workload.aiperf import AiperfLine, AiperfReader
-from epdsim.workload.media import Parts
-from epdsim.workload.request import MediaRef, WorkloadRequest
+from epdsim.workload.request import MediaRef, Parts, WorkloadRequest
 from epdsim.workload.streams import KeyedStreams
 from epdsim.workload.trace_files import TimedRow, json_rows, line_error
 

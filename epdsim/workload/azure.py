@@ -13,9 +13,9 @@ from pydantic import model_validator
 
 from epdsim.core.prompt import TokenRun
 from epdsim.workload.csv_rows import ZERO_REMEDY, CsvTable, ZeroTokens, nanosecond_clock, settle_zero
-from epdsim.workload.distributions import SizeDistribution, TokenSizes
 from epdsim.workload.media import Position, insert_media, media_ref
 from epdsim.workload.request import WorkloadRequest
+from epdsim.workload.sizes import SizeDistribution, TokenSizes
 from epdsim.workload.streams import KeyedStreams
 from epdsim.workload.trace_files import TimedRow, TraceCut, in_order, line_error
 from epdsim.workload.traces import TraceSpec

@@ -19,8 +19,7 @@ from epdsim.core.errors import InputError
 from epdsim.core.files import read_whole
 from epdsim.core.prompt import TokenRun
 from epdsim.workload.csv_rows import ZERO_REMEDY, CsvTable, ZeroTokens, settle_zero
-from epdsim.workload.media import Parts
-from epdsim.workload.request import MediaRef, WorkloadRequest
+from epdsim.workload.request import MediaRef, Parts, WorkloadRequest
 from epdsim.workload.trace_files import TimedRow, in_order
 from epdsim.workload.traces import TraceSpec
 

@@ -17,8 +17,8 @@ from epdsim.core.errors import InputError
 from epdsim.core.prompt import TokenRun
 from epdsim.workload.blis_file import BlisClient, BlisFile, BlisTurns, is_there, read_blis_file
 from epdsim.workload.blis_laws import BlisLengths
-from epdsim.workload.media import Parts, Position, insert_media
-from epdsim.workload.request import MediaRef, WorkloadRequest
+from epdsim.workload.media import Position, insert_media
+from epdsim.workload.request import MediaRef, Parts, WorkloadRequest
 from epdsim.workload.specs import MAX_HELD, PositiveInt, SpecModel, resolve_path
 from epdsim.workload.streams import named_stream
 from epdsim.workload.trace_files import require_file

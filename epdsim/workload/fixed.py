@@ -10,8 +10,8 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
 from epdsim.core.prompt import TokenRun
 from epdsim.core.request import WARM_UP
-from epdsim.workload.distributions import SizeValue
 from epdsim.workload.request import MediaRef, WorkloadRequest
+from epdsim.workload.sizes import SizeValue
 from epdsim.workload.specs import Held, NonNegativeInt, PositiveInt, SpecModel
 from epdsim.workload.workload import Workload
 

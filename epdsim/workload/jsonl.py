@@ -20,8 +20,7 @@ import msgspec
 from epdsim.core.errors import InputError
 from epdsim.core.files import whole_file
 from epdsim.core.prompt import TokenRun
-from epdsim.workload.media import Parts
-from epdsim.workload.request import MediaRef, WorkloadRequest
+from epdsim.workload.request import MediaRef, Parts, WorkloadRequest
 from epdsim.workload.specs import PositiveInt
 from epdsim.workload.trace_files import TimedRow, TraceCut, in_order, json_rows, line_error
 from epdsim.workload.trace_header import FORMAT, MOONCAKE_BLOCKS, VERSION, Blocks, TraceHeader, header_in, read_header

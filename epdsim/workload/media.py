@@ -10,12 +10,12 @@ from pydantic import Field
 
 from epdsim.core.errors import InputError
 from epdsim.core.prompt import TokenRun
-from epdsim.workload.distributions import LengthDistribution, MediaSize, SizeDistribution
-from epdsim.workload.request import MediaRef
+from epdsim.workload.distributions import LengthDistribution
+from epdsim.workload.request import MediaRef, Parts
+from epdsim.workload.sizes import MediaSize, SizeDistribution
 from epdsim.workload.specs import MAX_HELD, SpecModel
 from epdsim.workload.streams import named_stream
 
-Parts = tuple[TokenRun | MediaRef, ...]
 Position = Literal["start", "end", "random"]
 
 
@@ -91,6 +91,37 @@ class MediaDrawer:
         return (
             self._pool[index] if is_reused else media_ref(content, size) for content, size, is_reused, index in chosen
         )
+
+
+class PictureDrawer:
+    """Draws the pictures of requests, each matter from its own stream.
+
+    Args:
+        spec: How they are distributed.
+        seed: Of the run.
+        name: Of the workload.
+    """
+
+    def __init__(self, spec: ImagesSpec, seed: int, name: str) -> None:
+        self._spec, self._drawer = spec, MediaDrawer(spec, seed, name)
+        self._count, self._media, self._place = (
+            named_stream(seed, name, matter) for matter in ("count", "media", "place")
+        )
+
+    def draw(self, request_ids: Sequence[str]) -> Iterator[list[MediaRef]]:
+        """Those of each request."""
+        counts = draw_counts(self._spec, self._count, len(request_ids))
+        contents = (
+            f"{request_id}/{index}"
+            for request_id, count in zip(request_ids, counts, strict=True)
+            for index in range(count)
+        )
+        drawn = self._drawer.draw(self._media, sum(counts), contents)
+        return ([next(drawn) for _ in range(count)] for count in counts)
+
+    def insert(self, text: TokenRun, pictures: Sequence[MediaRef]) -> Parts:
+        """A request's own text and its pictures, where these stand."""
+        return insert_media((text,), pictures, self._spec.position, self._place)
 
 
 def insert_media(

@@ -17,9 +17,9 @@ from pydantic import Field, model_validator
 from epdsim.core.errors import InputError
 from epdsim.core.prompt import TokenRun
 from epdsim.workload.csv_rows import ZERO_REMEDY, CsvTable, ZeroTokens, nanosecond_clock, settle_zero
-from epdsim.workload.distributions import MediaSize, SizeDistribution, TokenSizes, parse_size
 from epdsim.workload.media import Position, insert_media, media_ref
 from epdsim.workload.request import MediaRef, WorkloadRequest
+from epdsim.workload.sizes import MediaSize, SizeDistribution, TokenSizes, parse_size
 from epdsim.workload.specs import MAX_HELD, NonNegativeInt
 from epdsim.workload.streams import KeyedStreams
 from epdsim.workload.trace_files import TimedRow, in_order, line_error

@@ -16,9 +16,10 @@ from pydantic import Field, model_validator
 
 from epdsim.core.prompt import TokenRun
 from epdsim.workload.arrivals import BLOCK, Floats
-from epdsim.workload.distributions import Buckets, MediaSize, WeightedTable
+from epdsim.workload.distributions import WeightedTable
 from epdsim.workload.media import media_ref
 from epdsim.workload.request import MediaRef, WorkloadRequest
+from epdsim.workload.sizes import Buckets, MediaSize
 from epdsim.workload.specs import MAX_HELD, NonNegativeInt, PositiveInt, SpecModel
 from epdsim.workload.streams import named_stream
 from epdsim.workload.workload import Workload

@@ -35,6 +35,10 @@ class MediaRef:
     file_bytes: int = 0
 
 
+Parts = tuple[TokenRun | MediaRef, ...]
+"""A prompt in order: runs of text and media."""
+
+
 @record
 class WorkloadRequest:
     """One request of a workload.
@@ -53,7 +57,7 @@ class WorkloadRequest:
 
     request_id: str
     arrival_ms: float
-    parts: tuple[TokenRun | MediaRef, ...]
+    parts: Parts
     output_tokens: int
     session_id: str = ""
     priority: int = 0

@@ -16,9 +16,10 @@ from pydantic import Field, PositiveFloat, model_validator
 from epdsim.core.prompt import TokenRun
 from epdsim.core.records import record
 from epdsim.workload.arrivals import BurstArrivals, ConstantArrivals, GammaArrivals, PoissonArrivals, WeibullArrivals
-from epdsim.workload.distributions import Constant, LengthDistribution, MediaSize, SizeValue
-from epdsim.workload.media import Parts, media_ref
-from epdsim.workload.request import MediaRef, WorkloadRequest
+from epdsim.workload.distributions import Constant, LengthDistribution
+from epdsim.workload.media import media_ref
+from epdsim.workload.request import MediaRef, Parts, WorkloadRequest
+from epdsim.workload.sizes import MediaSize, SizeValue
 from epdsim.workload.specs import Held, NonNegativeInt, PositiveInt, SpecModel
 from epdsim.workload.streams import named_stream
 from epdsim.workload.workload import Workload

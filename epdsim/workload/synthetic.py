@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import islice, repeat
 from pathlib import Path
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import PositiveFloat, model_validator
@@ -22,11 +22,16 @@ from epdsim.workload.arrivals import (
     WeibullArrivals,
 )
 from epdsim.workload.distributions import Constant, LengthDistribution
-from epdsim.workload.media import ImagesSpec, MediaDrawer, Parts, draw_counts, insert_media
-from epdsim.workload.request import MediaRef, WorkloadRequest
+from epdsim.workload.kinds import Section
+from epdsim.workload.request import MediaRef, Parts, WorkloadRequest
 from epdsim.workload.specs import NonNegativeInt, PositiveInt, SpecModel
 from epdsim.workload.streams import named_stream
 from epdsim.workload.workload import Workload
+
+if TYPE_CHECKING:
+    from epdsim.workload.media import ImagesSpec, PictureDrawer
+else:
+    ImagesSpec = Annotated[Any, Section("epdsim.workload.media:ImagesSpec")]
 
 
 class PromptSpec(SpecModel):
@@ -68,10 +73,8 @@ class PromptDrawer:
 
     def __init__(self, spec: PromptSpec, seed: int, name: str) -> None:
         self._spec = spec
-        self._text, self._output, self._count, self._media, self._place = (
-            named_stream(seed, name, matter) for matter in ("text", "output", "count", "media", "place")
-        )
-        self._drawer = MediaDrawer(spec.images, seed, name) if spec.images else None
+        self._text, self._output = (named_stream(seed, name, matter) for matter in ("text", "output"))
+        self._pictures = _picture_drawer(spec.images, seed, name) if spec.images is not None else None
         self._prefix = TokenRun(f"{name}/prefix", 0, spec.shared_prefix_tokens)
 
     def draw(self, request_ids: list[str]) -> tuple[Iterator[Parts], list[int]]:
@@ -79,28 +82,22 @@ class PromptDrawer:
         assert len(request_ids) == BLOCK, "what a seed means depends on the block"
         texts = self._spec.text_tokens.draw(self._text, BLOCK).tolist()
         outputs = np.maximum(self._spec.output_tokens.draw(self._output, BLOCK), 1).tolist()
-        return map(self._parts, request_ids, texts, self._draw_media(request_ids)), outputs
-
-    def _draw_media(self, request_ids: list[str]) -> Iterator[list[MediaRef]]:
-        if self._drawer is None or self._spec.images is None:
-            return repeat([], len(request_ids))
-        counts = draw_counts(self._spec.images, self._count, len(request_ids))
-        contents = (
-            f"{request_id}/{index}"
-            for request_id, count in zip(request_ids, counts, strict=True)
-            for index in range(count)
-        )
-        drawn = self._drawer.draw(self._media, sum(counts), contents)
-        return ([next(drawn) for _ in range(count)] for count in counts)
+        pictures = repeat([], BLOCK) if self._pictures is None else self._pictures.draw(request_ids)
+        return map(self._parts, request_ids, texts, pictures), outputs
 
     def _parts(self, request_id: str, text_tokens: int, pictures: list[MediaRef]) -> Parts:
         prefix = (self._prefix,) if self._prefix.length else ()
         if not pictures:
             own = text_tokens if prefix else max(1, text_tokens)
             return (*prefix, TokenRun(request_id, 0, own)) if own else prefix
-        assert self._spec.images is not None, "pictures are drawn only when the spec has them"
-        own_text = (TokenRun(request_id, 0, text_tokens),)
-        return (*prefix, *insert_media(own_text, pictures, self._spec.images.position, self._place))
+        assert self._pictures is not None, "pictures are drawn only when the spec has them"
+        return (*prefix, *self._pictures.insert(TokenRun(request_id, 0, text_tokens), pictures))
+
+
+def _picture_drawer(spec: ImagesSpec, seed: int, name: str) -> "PictureDrawer":
+    from epdsim.workload.media import PictureDrawer  # noqa: PLC0415 - who draws text alone starts sooner without
+
+    return PictureDrawer(spec, seed, name)
 
 
 class SyntheticSpec(PromptSpec):

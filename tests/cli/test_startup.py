@@ -52,6 +52,8 @@ NOT_FOR_A_TEXT_RUN = HEAVY - {"numpy", "pydantic", "msgspec", "yaml"} | {
     "epdsim.workload.blis_file",
     "epdsim.workload.jsonl",
     "epdsim.workload.leaving",
+    "epdsim.workload.media",
+    "epdsim.workload.sizes",
     "matplotlib",
     "multiprocessing",
     "numpy.ma",

@@ -22,7 +22,8 @@ from epdsim.workload.arrivals import (
     PoissonArrivals,
     WeibullArrivals,
 )
-from epdsim.workload.distributions import LengthDistribution, MediaSize, SizeDistribution
+from epdsim.workload.distributions import LengthDistribution
+from epdsim.workload.sizes import MediaSize, SizeDistribution
 from epdsim.workload.streams import KeyedStreams
 
 LENGTHS: TypeAdapter = TypeAdapter(LengthDistribution)
