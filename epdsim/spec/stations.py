@@ -26,8 +26,8 @@ from epdsim.events import (
 from epdsim.spec.engine_state import EngineState
 from epdsim.spec.property import Broken, Finding, Monitor, Reached
 
-MOST_TIES = 8
-"""Times, one after the other, that one of several idle equals may be chosen."""
+MOST_TIES = 40
+"""Times on end that one of several idle equals may be chosen again; a router that draws lots among two does so once in 10^12."""
 
 
 @dataclass(slots=True)
@@ -160,8 +160,9 @@ class _Pool:
         served: Those that had their turn in this round.
         outstanding: Legs sent to them and not answered.
         lost: Those that are lost now; with any, nothing is said of the pool.
-        last: Which one was chosen when all were idle.
-        ties: How often it was, one time after the other.
+        last: Which one was chosen last.
+        ties: By instance, how often on end, when it was chosen last and all were idle, it was chosen again. So those that come in
+            pairs, the second of which goes to the other one, say nothing of a router.
     """
 
     names: Sequence[str]
@@ -170,7 +171,7 @@ class _Pool:
     outstanding: int = 0
     lost: set[str] = field(default_factory=set[str])
     last: str = ""
-    ties: int = 0
+    ties: dict[str, int] = field(default_factory=dict[str, int])
 
 
 _NOWHERE: dict[str, _Pool] = {}
@@ -284,11 +285,13 @@ def _chosen(event: LegSent | InstanceChosen, pool: _Pool) -> list[Finding] | Non
         if len(pool.served) == len(pool.names):
             found.append(Reached(f"a round of {event.leg} legs"))
             pool.served.clear()
-    elif pool.router == "least_loaded" and not pool.outstanding:
+    elif pool.router == "least_loaded":
+        last, pool.last = pool.last, event.to
+        if pool.outstanding:
+            return None
         found.append(Reached(f"a tie among idle instances for {event.leg}"))
-        pool.ties = pool.ties + 1 if event.to == pool.last else 1
-        pool.last = event.to
-        if pool.ties > MOST_TIES:
-            told = f"of {len(pool.names)} idle instances {event.to} takes the {event.leg} leg {pool.ties} times on end"
+        pool.ties[last] = times = pool.ties.get(last, 0) + 1 if event.to == last else 0
+        if times > MOST_TIES:
+            told = f"of {len(pool.names)} idle instances {last} takes the {event.leg} leg again {times} times on end"
             found.append(Broken(told))
     return found

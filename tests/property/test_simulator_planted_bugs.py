@@ -136,7 +136,7 @@ class TestPlantedBugs:
     def test_ties_that_always_go_to_the_first(self, monkeypatch):
         monkeypatch.setattr(LeastLoaded, "__call__", lambda _, pool, *__: min(pool, key=lambda one: one.outstanding))
         told = steady_file("aggregated", router="least_loaded")
-        told["workload"]["rate_req_s"] = 2
+        told["workload"] |= {"rate_req_s": 2, "num_requests": 120}
         assert "SIM-FAIR" in play(told)[1]
 
     @pytest.mark.parametrize("style", [{"ec": {"kind": "pull"}}, PUSH], ids=["pull", "push"])

@@ -30,6 +30,7 @@ from epdsim.events import (
 from epdsim.scenario.loader import load_scenario
 from epdsim.scenario.runner import run_point
 from epdsim.spec import OF_FLEETS, REGISTER, Judge, JudgeInBatches, Outcome, judge
+from epdsim.spec.stations import MOST_TIES
 
 E = "prefill-0"
 STARTED = EngineStarted(0, E, "by hand", 4, 7, 8, 2, 4, 4)
@@ -95,11 +96,20 @@ class TestFair:
         assert outcome("SIM-FAIR", *self.legs("round_robin", "prefill-0", "prefill-0")) is Outcome.VIOLATED
 
     def test_idle_equals_take_turns(self):
-        one = ["prefill-0"] * 9
+        one = ["prefill-0"] * (MOST_TIES + 2)
         assert outcome("SIM-FAIR", *self.legs("least_loaded", *one, ends=True)) is Outcome.VIOLATED
-        assert outcome("SIM-FAIR", *self.legs("least_loaded", *one[:8], "prefill-1", ends=True)) is Outcome.HOLDS
+        assert outcome("SIM-FAIR", *self.legs("least_loaded", *one[1:], "prefill-1", ends=True)) is Outcome.HOLDS
         assert outcome("SIM-FAIR", *self.legs("least_loaded", *one)) is Outcome.HOLDS, "the other may be busier"
         assert outcome("SIM-FAIR", *self.legs("prefix_affinity", *one, ends=True)) is Outcome.INCONCLUSIVE
+
+    def test_a_tie_is_fair_to_who_had_no_turn_since_the_last_one(self):
+        """Of requests that come in pairs the second finds the first one's instance busy: each has every other request."""
+        pairs = [("prefill-0", "prefill-1")] * (MOST_TIES + 1)
+        events = [FleetStarted(0, "fleet", "pd", "least_loaded", {"prefill": ["prefill-0", "prefill-1"]})]
+        for number, names in enumerate(pairs):
+            events += [LegSent(number, "orchestrator", f"{name}-{number}", "prefill", name, 1) for name in names]
+            events += [RequestFinished(number, name, f"{name}-{number}", 1) for name in names]
+        assert outcome("SIM-FAIR", *events) is Outcome.HOLDS
 
     def test_items_that_share_a_leg_are_chosen_for_one_by_one(self):
         def chosen(*names):
