@@ -13,6 +13,7 @@ from epdsim.core.records import record
 from epdsim.core.rules import Dialect
 from epdsim.core.slots import DeclaredFields, FeatureTables, Rendered, extract_features
 from epdsim.media import Family, RenderedMedia
+from epdsim.workload.geometry import Geometries
 from epdsim.workload.request import MediaRef, WorkloadRequest
 
 JPEG_BYTES_PER_PIXEL = 0.15
@@ -106,7 +107,7 @@ class Renderer:
     def __init__(self, family: Family, dialect: Dialect, notices: list[str]) -> None:
         self.family, self._dialect = family, dialect
         self._declared = DeclaredFields(family.declared_metadata_fields, notices.append)
-        self._geometries: dict[tuple[object, ...], RenderedMedia] = {}
+        self._geometries = Geometries(family)
 
     def render(self, request: WorkloadRequest) -> RenderedRequest:
         """The request as the family lays it out.
@@ -146,31 +147,13 @@ class Renderer:
         return RenderedRequest(request, prompt, tables, tuple(items))
 
     def _item(self, ref: MediaRef) -> RenderedItem:
-        media, mm_hash = self._geometry(ref), content_hash(ref)
+        media, mm_hash = self._geometries.of(ref), content_hash(ref)
         pixels = (ref.height * ref.width or media.num_embeds * PIXELS_PER_TOKEN) * ref.num_frames
         estimate = ref.duration_s * WAV_BYTES_PER_S if ref.modality == "audio" else pixels * JPEG_BYTES_PER_PIXEL
         file_bytes = ref.file_bytes or int(estimate)
         return RenderedItem(
             mm_hash, media, pixels, RawMedia(ref.modality, mm_hash, url_chars=4 * ((file_bytes + 2) // 3))
         )
-
-    def _geometry(self, ref: MediaRef) -> RenderedMedia:
-        """What the family makes of a picture, clip or sound of this size; remembered by size."""
-        key = (ref.modality, ref.height, ref.width, ref.num_frames, ref.duration_s, ref.num_tokens)
-        found = self._geometries.get(key)
-        if found is None:
-            found = self._geometries[key] = self._render_media(ref)
-        return found
-
-    def _render_media(self, ref: MediaRef) -> RenderedMedia:
-        if ref.modality == "audio":
-            return self.family.audio(ref.duration_s)
-        height, width = ref.height, ref.width
-        if ref.num_tokens and not (height or width):
-            height, width = self.family.image_size_for_tokens(ref.num_tokens)
-        if ref.modality == "video":
-            return self.family.video(ref.num_frames, height, width)
-        return self.family.image(height, width)
 
 
 def content_hash(ref: MediaRef) -> str:

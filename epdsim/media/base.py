@@ -51,6 +51,11 @@ class RenderedMedia:
     suffix_tokens: int = 0
 
     @property
+    def prompt_tokens(self) -> int:
+        """Tokens that it takes in a prompt: the placeholder range and the markers around it."""
+        return self.prefix_tokens + self.num_tokens + self.suffix_tokens
+
+    @property
     def payload_bytes(self) -> int:
         """Raw bytes of all fields, before any encoding for the wire."""
         return self.item.nbytes

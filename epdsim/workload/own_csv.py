@@ -1,22 +1,25 @@
 """A CSV of one's own traffic: a line per request, with the columns that any log can give.
 
-`arrival_s` (or `arrival_ms`, `timestamp`, `time`) is seconds (or ms) since anything, or a wall clock; `prompt_tokens`, tokens
-of text; `output_tokens`; `images`, how many, or the size of each as in `720p;640x480` (height first); `image_hashes`, the identity
-of each, `;` between them; `request_id`, `session_id`, `priority`, `slo_class`. `COLUMNS` has the other names of each.
+`arrival_s` (or `arrival_ms`, `timestamp`, `time`) is seconds (or ms) since anything, or a wall clock; `prompt_tokens`, tokens of
+text, or of text and pictures as a server counts them; `output_tokens`; `images`, how many, or the size of each as in
+`720p;640x480` (height first); `image_hashes`, the identity of each, `;` between them; `request_id`, `session_id`, `priority`,
+`slo_class`. `COLUMNS` has the other names of each.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
 from epdsim.core.errors import InputError
 from epdsim.core.prompt import TokenRun
+from epdsim.media import family
 from epdsim.workload.csv_rows import ZERO_REMEDY, CsvTable, ZeroTokens, nanosecond_clock, settle_zero
+from epdsim.workload.geometry import Geometries
 from epdsim.workload.media import Position, insert_media, media_ref
 from epdsim.workload.request import MediaRef, WorkloadRequest
 from epdsim.workload.sizes import MediaSize, SizeDistribution, TokenSizes, parse_size
@@ -84,7 +87,9 @@ class OwnCsvSpec(TraceSpec):
         zero_tokens: What a line of 0 tokens means.
         image_size: Size of the pictures of lines that only count them.
         image_position: Where pictures stand in the prompt.
-        prompt_includes_images: Whether `prompt_tokens` counts the pictures' tokens too; needs an `image_size` of kind `tokens`.
+        prompt_includes_images: The model family that `prompt_tokens` counts pictures' tokens of too, as a server's
+            `usage.prompt_tokens` does; or just that it does so, which needs an `image_size` of kind `tokens`.
+        family_options: Constants of that family that the server had otherwise.
         shared_prefix_tokens: Tokens in front that all prompts share, out of `prompt_tokens`.
     """
 
@@ -93,7 +98,8 @@ class OwnCsvSpec(TraceSpec):
     zero_tokens: ZeroTokens = "refuse"
     image_size: SizeDistribution | None = None
     image_position: Position = "start"
-    prompt_includes_images: bool = False
+    prompt_includes_images: bool | str = False
+    family_options: dict[str, Any] = Field(default={})
     shared_prefix_tokens: NonNegativeInt = 0
 
     @model_validator(mode="after")
@@ -103,24 +109,35 @@ class OwnCsvSpec(TraceSpec):
             meant = next((name for name, known in COLUMNS.items() if unknown[0] in known), None)
             there = f"it is {meant!r} there, whatever the file calls it" if meant else f"there are {', '.join(COLUMNS)}"
             raise ValueError(f"columns has no {unknown[0]!r}: {there}")
-        if self.prompt_includes_images and not isinstance(self.image_size, TokenSizes):
+        if isinstance(self.prompt_includes_images, str):
+            try:
+                family(self.prompt_includes_images, **self.family_options)
+            except InputError as error:
+                raise ValueError(f"prompt_includes_images: {error}") from error
+        elif self.family_options:
             raise ValueError(
-                "prompt_includes_images needs an image_size of kind tokens, or nothing says how many are text"
+                "family_options are those of the family that prompt_includes_images names, and it names none"
+            )
+        elif self.prompt_includes_images and not isinstance(self.image_size, TokenSizes):
+            raise ValueError(
+                "prompt_includes_images: true needs an image_size of kind tokens, or nothing says how many are text; "
+                "where pictures have sizes, name the model that counted them: prompt_includes_images: qwen3-vl-8b"
             )
         return self
 
     def read(self, path: Path, seed: int) -> Iterator[WorkloadRequest]:
         """The requests of the file; the first arrives at 0."""
-        streams = KeyedStreams(seed, "own-csv")
+        streams, geometries = KeyedStreams(seed, "own-csv"), self._geometries()
         table = CsvTable(path, "a CSV of requests")
         rows = in_order(self._timed_rows(table), path, self.reorder_ms)
         for arrival_ms, line, row in self.cut.apply(rows, path, None):
             request_id = row.words.get("request_id") or f"csv-{line}"
             rng = streams.generator(request_id)
             media = self._media(row, request_id, streams)
-            text = row.prompt_tokens
-            if self.prompt_includes_images:
-                text = max(1, text - sum(one.num_tokens for one in media))
+            try:
+                text = self._text_tokens(row.prompt_tokens, media, geometries)
+            except InputError as error:
+                raise error.at(f"{path}, line {line}") from error
             shared = min(self.shared_prefix_tokens, text)
             prefix = (TokenRun("csv/prefix", 0, shared),) if shared else ()
             own = [TokenRun(request_id, 0, text - shared)] if text > shared else []
@@ -139,14 +156,38 @@ class OwnCsvSpec(TraceSpec):
     def statements(self, path: Path) -> list[str]:
         """What reading the file assumes, and which of its columns say nothing here."""
         table = CsvTable(path, "a CSV of requests")
-        used = self._places(table).values()
-        unused = [name for place, name in enumerate(table.header) if place not in used]
+        places = self._places(table)
+        unused = [name for place, name in enumerate(table.header) if place not in places.values()]
         shared = (
             f", but for {self.shared_prefix_tokens} tokens in front that all share" if self.shared_prefix_tokens else ""
         )
         told = [f"the text of every request is new{shared}"]
+        if "images" in places:
+            counted = "counts pictures too" if self.prompt_includes_images else "is text alone, pictures come on top"
+            as_family = (
+                f", as {self.prompt_includes_images} has them" if isinstance(self.prompt_includes_images, str) else ""
+            )
+            told.append(f"prompt_tokens {counted}{as_family}")
         told += [f"pictures of {self.image_size.summary()} where lines only count them"] if self.image_size else []
         return told + ([f"columns not used: {', '.join(unused)}"] if unused else [])
+
+    def _geometries(self) -> Geometries | None:
+        """Of the family that counted the pictures; None where none did."""
+        named = self.prompt_includes_images
+        return Geometries(family(named, **self.family_options)) if isinstance(named, str) else None
+
+    def _text_tokens(self, prompt_tokens: int, media: Sequence[MediaRef], geometries: Geometries | None) -> int:
+        """Tokens of a prompt that are text."""
+        if not self.prompt_includes_images:
+            return prompt_tokens
+        if geometries is None:
+            return max(1, prompt_tokens - sum(one.num_tokens for one in media))
+        pictures = sum(geometries.of(one).prompt_tokens for one in media)
+        if pictures > prompt_tokens:
+            told = f"fewer than the {pictures:,} of its pictures in {self.prompt_includes_images}"
+            remedy = "check their sizes (height first) and the model; leave prompt_includes_images out if they count text alone"
+            raise InputError(f"{prompt_tokens:,} prompt tokens", told, remedy)
+        return prompt_tokens - pictures
 
     def _places(self, table: CsvTable) -> dict[str, int]:
         """Places of the columns that the file has, by their name here."""

@@ -8,6 +8,9 @@ import pytest
 
 from epdsim.core.errors import InputError
 from epdsim.core.prompt import TokenRun
+from epdsim.core.rules import IDEAL
+from epdsim.fleet import Renderer
+from epdsim.media import family
 from epdsim.workload import MediaRef, WorkloadRequest, build_workload
 from epdsim.workload.detect import detect_format, is_blis_yaml
 
@@ -330,8 +333,36 @@ class TestOwnCsv:
             MediaRef("csv-2/1", num_tokens=300),
             TokenRun("csv-2", 0, 350),
         )
-        with pytest.raises(InputError, match="prompt_includes_images needs an image_size of kind tokens"):
+        with pytest.raises(InputError, match="prompt_includes_images: true needs an image_size of kind tokens"):
             read("csv", OWN + "0,1000,1,2,\n", prompt_includes_images=True)
+
+    def test_what_a_server_counted_is_text_and_its_pictures(self, read, tmp_path):
+        lines = "0,2000,1,720p;336x336x8,\n1,500,1,,\n2,902,1,720p,\n"
+        as_server = {"prompt_includes_images": "qwen3-vl-8b"}
+        requests = read("csv", OWN + lines, **as_server)
+        renderer = Renderer(family("qwen3-vl-8b"), IDEAL, [])
+        assert [renderer.render(one).prompt.num_tokens for one in requests] == [2000, 500, 902]
+        assert [sum(run.length for run in one.text) for one in requests] == [684, 500, 20]
+        told = refused(
+            read, "csv", OWN + "0,880,1,,\n1,881,1,720p,\n", "881 prompt tokens: fewer than the 882 of its", **as_server
+        )
+        assert "trace.txt, line 3" in told
+        text = build_workload({"kind": "csv", "path": "trace.txt", **as_server}, tmp_path, 1).assumptions
+        assert "prompt_tokens counts pictures too, as qwen3-vl-8b has them" in text
+
+    def test_pictures_of_a_server_with_other_limits(self, read):
+        # LLaVA-1.5 takes 576 tokens of any picture.
+        (llava,) = read("csv", OWN + "0,600,1,480x640,\n", prompt_includes_images="llava-1.5-7b")
+        assert [run.length for run in llava.text] == [24]
+        few = {"prompt_includes_images": "gemma-4-31b", "family_options": {"max_soft_tokens": 70}}
+        (gemma,) = read("csv", OWN + "0,100,1,720p,\n", **few)
+        assert 28 <= sum(run.length for run in gemma.text) < 100
+        for wrong, words in (
+            ({"prompt_includes_images": "qwen9"}, "prompt_includes_images: model family 'qwen9': no such family"),
+            (few | {"family_options": {"pixels": 3}}, "no such constant"),
+            ({"family_options": {"max_soft_tokens": 70}}, "it names none"),
+        ):
+            refused(read, "csv", OWN + "0,100,1,,\n", words, **wrong)
 
     @pytest.mark.parametrize(
         ("row", "words"),
