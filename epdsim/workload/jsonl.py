@@ -20,6 +20,7 @@ import msgspec
 from epdsim.core.errors import InputError
 from epdsim.core.files import whole_file
 from epdsim.core.prompt import TokenRun
+from epdsim.workload.identity import TWO_SIZES_REMEDY, SizesOfHashes
 from epdsim.workload.request import MediaRef, Parts, WorkloadRequest
 from epdsim.workload.specs import PositiveInt
 from epdsim.workload.trace_files import TimedRow, TraceCut, in_order, json_rows, line_error
@@ -184,12 +185,16 @@ def read_jsonl(
     blocks = read_header(path).numbering
     if block_tokens is not None:
         blocks = blocks._replace(num_tokens=block_tokens)
-    rows = in_order(_timed_rows(path, strict=strict), path, reorder_ms)
+    rows, sizes = in_order(_timed_rows(path, strict=strict), path, reorder_ms), SizesOfHashes()
     for arrival_ms, number, line in (cut or TraceCut()).apply(rows, path, 0.0):
+        remedy = "correct or drop the line"
         try:
-            yield _request(line, number, arrival_ms, blocks)
+            request = _request(line, number, arrival_ms, blocks)
+            remedy = TWO_SIZES_REMEDY
+            sizes.check(request.media)
         except ValueError as error:
-            raise line_error(path, number, "", str(error), "correct or drop the line") from error
+            raise line_error(path, number, "", str(error), remedy) from error
+        yield request
 
 
 def header_of(workload: Workload, spec: object) -> TraceHeader:
@@ -231,11 +236,11 @@ def write_jsonl(
         How many were written.
 
     Raises:
-        InputError: Reading would not give a request back (a content that JSON has no form for, an empty run, time going back), or
-            the file cannot be written; there is no file then.
+        InputError: Reading would not give a request back (a content that JSON has no form for, an empty run, time going back, a
+            hash of two sizes), or the file cannot be written; there is no file then.
     """
     header = header or TraceHeader(format=FORMAT, version=VERSION)
-    latest_ms, count = 0.0, 0
+    latest_ms, count, sizes = 0.0, 0, SizesOfHashes()
     with whole_file(path, told or f"workload file {str(path)!r}") as file:
         # The format and its version are written even where they are what the defaults say.
         file.write(msgspec.json.encode(header) + b"\n")
@@ -243,6 +248,10 @@ def write_jsonl(
             if request.arrival_ms < latest_ms:
                 rule = f"arrives at {request.arrival_ms:g} ms, before its predecessor"
                 raise InputError(f"request {request.request_id!r}", rule, "write requests by time")
+            try:
+                sizes.check(request.media)
+            except ValueError as error:
+                raise InputError(f"request {request.request_id!r}", str(error), TWO_SIZES_REMEDY) from error
             file.write(_encode(request, header.numbering) + b"\n")
             latest_ms, count = request.arrival_ms, count + 1
     return count

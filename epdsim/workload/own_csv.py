@@ -20,6 +20,7 @@ from epdsim.core.prompt import TokenRun
 from epdsim.media import family
 from epdsim.workload.csv_rows import ZERO_REMEDY, CsvTable, ZeroTokens, nanosecond_clock, settle_zero
 from epdsim.workload.geometry import Geometries
+from epdsim.workload.identity import TWO_SIZES_REMEDY, SizesOfHashes
 from epdsim.workload.media import Position, insert_media, media_ref
 from epdsim.workload.request import MediaRef, WorkloadRequest
 from epdsim.workload.sizes import MediaSize, SizeDistribution, TokenSizes, parse_size
@@ -129,11 +130,16 @@ class OwnCsvSpec(TraceSpec):
         """The requests of the file; the first arrives at 0."""
         streams, geometries = KeyedStreams(seed, "own-csv"), self._geometries()
         table = CsvTable(path, "a CSV of requests")
-        rows = in_order(self._timed_rows(table), path, self.reorder_ms)
+        rows, sizes = in_order(self._timed_rows(table), path, self.reorder_ms), SizesOfHashes()
         for arrival_ms, line, row in self.cut.apply(rows, path, None):
             request_id = row.words.get("request_id") or f"csv-{line}"
             rng = streams.generator(request_id)
             media = self._media(row, request_id, streams)
+            if row.hashes:
+                try:
+                    sizes.check(media)
+                except ValueError as error:
+                    raise line_error(path, line, "", str(error), TWO_SIZES_REMEDY) from error
             try:
                 text = self._text_tokens(row.prompt_tokens, media, geometries)
             except InputError as error:
@@ -244,7 +250,7 @@ class OwnCsvSpec(TraceSpec):
                 yield time_ms, table.line, _Row(kept, settled[1], sizes, hashes, {name: values[name] for name in words})
 
     def _media(self, row: _Row, request_id: str, streams: KeyedStreams) -> list[MediaRef]:
-        """The pictures of a line; a hash has the same size wherever it comes, unless lines say sizes."""
+        """The pictures of a line; what has no size there has the same one wherever its hash comes."""
         count = row.sizes if isinstance(row.sizes, int) else len(row.sizes)
         names = row.hashes or tuple(f"{request_id}/{index}" for index in range(count))
         if isinstance(row.sizes, tuple):

@@ -54,13 +54,16 @@ def prompts(draw):
 
 @st.composite
 def workloads(draw):
-    """Requests by time with ids of their own."""
+    """Requests by time with ids of their own; a hash of media is the same file wherever it comes."""
     arrivals = sorted(draw(st.lists(st.floats(0, 1e9), max_size=6)))
+    files = {}
     return [
         WorkloadRequest(
             request_id=f"{draw(names)}{index}",
             arrival_ms=arrival_ms,
-            parts=draw(prompts()),
+            parts=tuple(
+                files.setdefault(part.content, part) if isinstance(part, MediaRef) else part for part in draw(prompts())
+            ),
             output_tokens=draw(st.integers(1, 10**6)),
             session_id=draw(names),
             priority=draw(st.integers(-5, 5)),

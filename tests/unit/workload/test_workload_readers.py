@@ -275,14 +275,14 @@ OWN = "arrival_s,prompt_tokens,output_tokens,images,image_hashes\n"
 
 class TestOwnCsv:
     def test_counts_sizes_and_hashes(self, read):
-        rows = "3.5,100,20,,\n4,50,10,2,cat;dog\n5.25,9,1,720p;640x480,cat;\n"
+        rows = "3.5,100,20,,\n4,50,10,2,cat;dog\n5.25,9,1,720p;640x480,bird;\n"
         with pytest.raises(InputError, match="has 2 images and 1 image_hashes"):
             read("csv", OWN + rows, image_size="8x8")
-        first, second, third = read("csv", OWN + rows.replace("cat;\n", "cat;x\n"), image_size="8x8")
+        first, second, third = read("csv", OWN + rows.replace("bird;\n", "bird;x\n"), image_size="8x8")
         assert first == WorkloadRequest("csv-2", 0.0, (TokenRun("csv-2", 0, 100),), 20)
         assert second.media == (MediaRef("cat", height=8, width=8), MediaRef("dog", height=8, width=8))
         assert (second.arrival_ms, third.arrival_ms) == (500.0, 1750.0)
-        assert third.media == (MediaRef("cat", height=720, width=1280), MediaRef("x", height=640, width=480))
+        assert third.media == (MediaRef("bird", height=720, width=1280), MediaRef("x", height=640, width=480))
 
     def test_a_picture_has_one_size_wherever_it_comes(self, read):
         sizes = {"kind": "weighted", "sizes": [{"size": f"{side}x{side}"} for side in range(8, 40)]}
@@ -290,6 +290,20 @@ class TestOwnCsv:
         requests = read("csv", OWN + rows, image_size=sizes)
         assert len({one.media[0] for one in requests if one.media[0].content == "cat"}) == 1
         assert len({one.media[0].height for one in requests}) > 5
+
+    @pytest.mark.parametrize(
+        ("cell", "size"),
+        [
+            ("1280x720", "an image of 1280x720"),
+            ("720x1280x3", "a video of 720x1280, 3 frames, 0.1 s"),
+            ("1", "an image of 8x8"),
+        ],
+    )
+    def test_a_hash_of_two_sizes_is_refused(self, read, cell, size):
+        rows = f"0,9,1,720p,cat\n1,9,1,720p;8x8,cat;dog\n2,9,1,{cell},cat\n"
+        told = refused(read, "csv", OWN + rows, f"has the hash 'cat' for {size}, which was", image_size="8x8")
+        assert "trace.txt, line 4" in told
+        assert "which was an image of 720x1280 before; equal hashes are one file" in told
 
     @pytest.mark.parametrize(
         ("header", "cell", "arrival_ms"),

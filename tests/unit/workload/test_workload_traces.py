@@ -320,6 +320,17 @@ class TestOwnForm:
         with pytest.raises(InputError, match=words):
             list(read_jsonl(jsonl(mooncake_line(**more))))
 
+    def test_a_hash_of_two_sizes_is_neither_read_nor_written(self, jsonl, tmp_path):
+        lines = [mooncake_line(second, mm_items=[{**self.picture, "h": 480 + second // 2}]) for second in range(3)]
+        with pytest.raises(
+            InputError, match=r"line 3: has the hash 'cat' for an image of 481x640, which was an image of 480"
+        ):
+            list(read_jsonl(jsonl(*lines)))
+        requests = [WorkloadRequest("a", 0.0, (MediaRef("x", num_tokens=tokens),), 1) for tokens in (3, 3, 4)]
+        with pytest.raises(InputError, match="request 'a': has the hash 'x' for an image of 4 tokens"):
+            write_jsonl(requests, tmp_path / "out.jsonl")
+        assert not (tmp_path / "out.jsonl").exists()
+
     def test_a_mooncake_trace_is_written_back_as_it_was(self, jsonl, tmp_path):
         path = jsonl(mooncake_line(), mooncake_line(3000, 1537, 7, (0, 1, 2, 46)))
         out = tmp_path / "out.jsonl"
