@@ -35,6 +35,7 @@ class RooflineLmSpec(_Spec):
 
     Attributes:
         gpu: Name of a GPU; one that is unknown is answered with all names.
+        tp: GPUs that share the model; null for the `tp` of the pool's engines, from which a scenario may not differ.
         weights: What the layers' weights are kept and multiplied in (vLLM's `--quantization fp8`); say the memory that it frees in
             `num_gpu_blocks`.
         kv_cache: What the KV cache is kept in (`--kv-cache-dtype`); say its size in `kv_bytes_per_token` and `num_gpu_blocks` too.
@@ -43,7 +44,7 @@ class RooflineLmSpec(_Spec):
     kind: Literal["roofline"] = "roofline"
     model: str
     gpu: str
-    tp: _Count = 1
+    tp: _Count | None = None
     weights: Precision = "bf16"
     kv_cache: Precision = "bf16"
     mfu_prefill: _Positive | None = None
@@ -75,7 +76,7 @@ class RooflineLmSpec(_Spec):
         """The cost model."""
         given = self.model_dump(exclude={"kind", "model", "gpu", "tp", "weights", "kv_cache"}, exclude_none=True)
         constants = replace(lm_efficiency(gpu(self.gpu).name), **given)
-        return RooflineLm(self.model, self.gpu, self.tp, constants, weights=self.weights, kv_cache=self.kv_cache)
+        return RooflineLm(self.model, self.gpu, self.tp or 1, constants, weights=self.weights, kv_cache=self.kv_cache)
 
 
 class LinearLmSpec(_Spec):
@@ -108,7 +109,7 @@ class TableLmSpec(_Spec):
         csv: The measurements; a relative path starts at the scenario file.
         model: Lines of this model.
         gpu: Lines of this GPU.
-        tp: Lines of so many GPUs.
+        tp: Lines of so many GPUs; null for the `tp` of the pool's engines, from which a scenario may not differ.
     """
 
     kind: Literal["table"]
@@ -123,17 +124,21 @@ class TableLmSpec(_Spec):
 
 
 class BlisLmSpec(_Spec):
-    """`BlisRooflineLm` or `BlisTrainedLm`."""
+    """`BlisRooflineLm` or `BlisTrainedLm`.
+
+    Attributes:
+        tp: GPUs that share the model; null for the `tp` of the pool's engines, from which a scenario may not differ.
+    """
 
     kind: Literal["blis"]
     fit: Literal["roofline", "trained"]
     model: str
     gpu: str
-    tp: _Count = 1
+    tp: _Count | None = None
 
     def build(self, base_dir: Path) -> LmCost:  # noqa: ARG002
         """The cost model."""
-        return (BlisRooflineLm if self.fit == "roofline" else BlisTrainedLm)(self.model, self.gpu, self.tp)
+        return (BlisRooflineLm if self.fit == "roofline" else BlisTrainedLm)(self.model, self.gpu, self.tp or 1)
 
 
 class RooflineEncodeSpec(_Spec):
@@ -142,6 +147,7 @@ class RooflineEncodeSpec(_Spec):
     Attributes:
         model: Name of the model whose vision tower it is.
         gpu: Name of a GPU; one that is unknown is answered with all names.
+        tp: GPUs of what encodes: of an encode instance, or of an engine that encodes itself.
     """
 
     kind: Literal["roofline"] = "roofline"

@@ -26,6 +26,7 @@ from epdsim.scenario.plan_page import plan_report
 from epdsim.scenario.plan_tables import Answer, answer_table, as_data, assumptions, sentences, sizes
 from epdsim.scenario.planning import Planner, Trial, check_plan, plan_of, pools_at
 from epdsim.scenario.points import described
+from epdsim.scenario.ranks import priced_otherwise
 from epdsim.scenario.runner import build_point
 from epdsim.scenario.session import print_judged
 from epdsim.scenario.stretch import survey
@@ -107,7 +108,8 @@ def _answer(scenario: Scenario, job: Job, run_jobs: RunJobs, wants: Wanted) -> A
         drawn = run_jobs([picture])[0].run
     if wants.curves:
         around = surroundings(plan, pools, spec.what_if, job, traffic, run_jobs)
-    return Answer(point, plan, check, traffic, left_out, drawn, around, built.assumptions)
+    assumed = (*built.assumptions, *priced_otherwise(scenario.at(point), pools))
+    return Answer(point, plan, check, traffic, left_out, drawn, around, assumed)
 
 
 class _Progress:

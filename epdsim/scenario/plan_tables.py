@@ -32,7 +32,7 @@ class Answer:
         left_out: Pools of the plan that the point's topology has not.
         drawn: The answer run once more for the page, on the busiest stretch where there is one; None without a page.
         around: It and the fleets next to it under other loads; None where that was not asked for.
-        assumed: What its costs take for granted.
+        assumed: What its costs, and the GPUs that it counts, take for granted.
     """
 
     point: Point

@@ -22,6 +22,7 @@ from epdsim.core.records import record
 from epdsim.scenario.jobs import Job, JobResult, RunJobs
 from epdsim.scenario.loader import Scenario
 from epdsim.scenario.points import Point, described
+from epdsim.scenario.ranks import gpus_of
 from epdsim.scenario.search_schema import PlanSpec, PoolBounds
 from epdsim.scenario.slo import Missed
 
@@ -119,7 +120,7 @@ class Planner:
         self._job, self._run_jobs, self._on_trial, self._stretch_s = job, run_jobs, on_trial, stretch_s
         self._pools = tuple(pools)
         self._bounds = tuple((pool.low, pool.high) for pool in pools.values())
-        self._prices = tuple(pool.gpus for pool in pools.values())
+        self._prices = _prices(pools)
         self._whole: dict[Fleet, Trial] = {}
         self._of_stretch: dict[Fleet, Trial] = {}
         self._trials: list[Trial] = []
@@ -257,7 +258,7 @@ def _is_no_better(larger: Sequence[Missed], smaller: Sequence[Missed]) -> bool:
 
 def fleets_around(plan: Plan, pools: Mapping[str, PoolBounds]) -> Mapping[Fleet, tuple[float, str]]:
     """The answer first, then each fleet with one instance less or more in one pool, within the bounds; cost and what it is."""
-    answer, prices = plan.answer.fleet, [pool.gpus for pool in pools.values()]
+    answer, prices = plan.answer.fleet, _prices(pools)
     found = {answer: "the answer"}
     for index, (key, bounds) in enumerate(pools.items()):
         for step, told in ((-1, "less"), (1, "more")):
@@ -268,6 +269,13 @@ def fleets_around(plan: Plan, pools: Mapping[str, PoolBounds]) -> Mapping[Fleet,
         fleet: (sum(price * size for price, size in zip(prices, fleet, strict=True)), told)
         for fleet, told in found.items()
     }
+
+
+def _prices(pools: Mapping[str, PoolBounds]) -> tuple[float, ...]:
+    """GPUs of an instance of each pool."""
+    prices = tuple(pool.gpus for pool in pools.values() if pool.gpus is not None)
+    assert len(prices) == len(pools), "what the file leaves out was put in"
+    return prices
 
 
 def short_name(pool: str) -> str:
@@ -322,19 +330,25 @@ def pool_utilisation(result: JobResult) -> Mapping[str, float]:
 
 
 def pools_at(scenario: Scenario, point: Point) -> tuple[dict[str, PoolBounds], tuple[str, ...]]:
-    """The pools to size that a point's topology has, and the keys of those that it has not.
+    """The pools to size that a point's topology has, with the GPUs of an instance, and the keys of those that it has not.
 
     Raises:
         InputError: It has none of them.
     """
-    wanted, topology = plan_of(scenario).pools, scenario.at(point).fleet.topology
+    wanted, spec = plan_of(scenario).pools, scenario.at(point)
+    topology = spec.fleet.topology
     absent = {"fleet.encode.count": not topology.startswith("e+"), "fleet.decode.count": not topology.endswith("p+d")}
     left_out = tuple(key for key in wanted if absent.get(key))
     if len(left_out) == len(wanted):
         place = scenario.file.place(("plan", "pools", left_out[0]))
         told = f" at {described(point)}" if point else ""
         raise InputError(place, f"the topology{told} is {topology!r}, which has no such pool", "name one that it has")
-    return {key: bounds for key, bounds in wanted.items() if key not in left_out}, left_out
+    priced = {
+        key: bounds.model_copy(update={"gpus": bounds.gpus or float(gpus_of(spec, key))})
+        for key, bounds in wanted.items()
+        if key not in left_out
+    }
+    return priced, left_out
 
 
 def check_plan(scenario: Scenario, overrides: Sequence[str]) -> None:

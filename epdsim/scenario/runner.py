@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from epdsim.core.records import record
 from epdsim.core.rules import IDEAL, Dialect
-from epdsim.cost.lm import LmCost
-from epdsim.cost.spec import RooflineLmSpec, build_encode, build_link, build_lm, build_render
+from epdsim.cost.spec import RooflineLmSpec, build_encode, build_link, build_render
 from epdsim.events import Sink
 from epdsim.fleet.config import EcConfig, EncodePool, EnginePool, FleetConfig, FleetCosts, LinkSharing, RenderPool
 from epdsim.media import Family, family, family_in
@@ -20,6 +19,7 @@ from epdsim.report.sink import MetricsSink
 from epdsim.scenario.fleet_schema import EncodePoolSpec, EnginePoolSpec
 from epdsim.scenario.loader import Scenario
 from epdsim.scenario.points import Point
+from epdsim.scenario.ranks import engine_lm
 from epdsim.scenario.schema import CostsSpec, ScenarioSpec
 from epdsim.workload.registry import build_workload
 from epdsim.workload.workload import Workload
@@ -186,18 +186,16 @@ def build_point(
 def _fleet(scenario: Scenario, spec: ScenarioSpec, dialect: Dialect, *, uses_mrope: bool) -> FleetConfig:
     fleet = spec.fleet
     consumes, generates_apart = fleet.topology.startswith("e+"), fleet.topology.endswith("p+d")
-    prefill_lm = _cost(scenario, "lm", build_lm, spec.costs.lm)
-    decode_lm = _cost(scenario, "decode_lm", build_lm, spec.costs.decode_lm) if spec.costs.decode_lm else prefill_lm
 
-    def pool(described: EnginePoolSpec, lm: LmCost, ec_role: str) -> EnginePool:
-        config = described.scheduler.build(uses_mrope=uses_mrope, ec_role=ec_role)
+    def pool(name: Literal["prefill", "decode"], described: EnginePoolSpec, ec_role: str) -> EnginePool:
+        config, lm = described.scheduler.build(uses_mrope=uses_mrope, ec_role=ec_role), engine_lm(scenario, spec, name)
         return EnginePool(described.count, config, described.tp, lm, described.lockstep, described.router)
 
     return FleetConfig(
         topology=fleet.topology,
         render=RenderPool(fleet.render.count, int(fleet.render.cache_gib * GIB)),
-        prefill=pool(fleet.prefill, prefill_lm, "consumer" if consumes else "none"),
-        decode=pool(fleet.decode, decode_lm, "none") if generates_apart else None,
+        prefill=pool("prefill", fleet.prefill, "consumer" if consumes else "none"),
+        decode=pool("decode", fleet.decode, "none") if generates_apart else None,
         encode=_encode_pool(fleet.encode) if consumes else None,
         costs=_costs(scenario, spec.costs),
         orchestrator=fleet.orchestrator,

@@ -44,12 +44,13 @@ class PoolBounds(Strict):
     Attributes:
         low: At least.
         high: At most.
-        gpus: Of each instance: what it costs.
+        gpus: Of each instance: what it costs; null for the `tp` of the pool's engines, for `costs.encode.tp` of encode instances,
+            and for 1 of front ends.
     """
 
     low: Count = 1
     high: Instances
-    gpus: Annotated[float, Field(gt=0)] = 1.0
+    gpus: Annotated[float, Field(gt=0)] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:

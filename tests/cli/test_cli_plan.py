@@ -10,7 +10,7 @@ import pytest
 PLAN = """
 slo: {ttft_ms.p99: 60, tpot_ms.p99: 8}
 plan:
-  pools: {fleet.encode.count: {high: 3}, fleet.prefill.count: {high: 3, gpus: 2}, fleet.decode.count: {high: 2}}
+  pools: {fleet.encode.count: {high: 3}, fleet.prefill.count: {high: 3}, fleet.decode.count: {high: 2}}
   check: {workload.num_requests: 20}
 """
 
@@ -34,7 +34,7 @@ def test_the_answer_its_neighbours_and_what_binds(epdsim, scenario):
     assert (
         one["answer"]["gpus"]
         == fleet["fleet.encode.count"] + 2 * fleet["fleet.prefill.count"] + fleet["fleet.decode.count"]
-    )
+    ), "engines that prefill have tp 2"
     assert one["binds"] in {"encode", "prefill", "decode"}
     assert max(one["utilisation"].values()) == one["utilisation"][one["binds"]]
     assert one["check"] is None
@@ -55,6 +55,15 @@ def test_what_costs_take_for_granted_is_told(epdsim, scenario):
     assert one["assumed"][0].startswith(told)
     assert f"assumed: {told}" in epdsim("plan", scenario, "--processes", "1", *words).out
     assert f"assumed: {told}" in epdsim("run", scenario, *words).out
+
+
+def test_a_price_that_is_not_the_gpus_of_an_instance_is_told(epdsim, scenario):
+    words = ("--set", "plan.pools={fleet.prefill.count: {high: 3, gpus: 3}}", "--processes", "1")
+    told = "an instance of prefill costs 3 GPUs, as plan.pools says; it is run on 2"
+    (one,) = json.loads(epdsim("plan", scenario, "--json", *words).out)
+    assert one["answer"]["gpus"] == 3 * one["answer"]["fleet"]["fleet.prefill.count"]
+    assert told in one["assumed"]
+    assert f"assumed: {told}" in epdsim("plan", scenario, *words).out
 
 
 def test_an_exhaustive_search_leaves_no_cheaper_fleet_out(epdsim, scenario):
