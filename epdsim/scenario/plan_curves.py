@@ -11,7 +11,7 @@ from epdsim.core.records import record
 from epdsim.report.figures import DrawnCurve
 from epdsim.report.table import TextTable
 from epdsim.scenario.jobs import Job, JobResult, RunJobs
-from epdsim.scenario.planning import Fleet, Plan, fleets_around
+from epdsim.scenario.planning import Fleet, Plan, fleet_name, fleets_around
 from epdsim.scenario.points import metric
 from epdsim.scenario.search_schema import PoolBounds
 from epdsim.scenario.slo import missed
@@ -45,16 +45,21 @@ class Curve:
     """A fleet over all loads.
 
     Attributes:
-        name: Its instances by pool.
+        fleet: Its instances by pool.
         gpus: What it costs.
         told: The answer, or how it differs from it.
         points: By load.
     """
 
-    name: str
+    fleet: Fleet
     gpus: float
     told: str
     points: tuple[LoadPoint, ...]
+
+    @property
+    def name(self) -> str:
+        """Its instances, pool by pool."""
+        return fleet_name(self.fleet)
 
     @property
     def most(self) -> LoadPoint | None:
@@ -79,6 +84,11 @@ class Surroundings:
     curves: tuple[Curve, ...]
     what_if: Mapping[str, LoadPoint]
 
+    @property
+    def as_planned(self) -> list[tuple[Fleet, bool]]:
+        """Each fleet under the traffic as it is, and whether it meets."""
+        return [(one.fleet, point.meets) for one in self.curves for point in one.points if point.load == 1.0]
+
 
 def surroundings(
     plan: Plan,
@@ -99,7 +109,7 @@ def surroundings(
     done = run_jobs([*jobs, *(of(plan.answer.fleet, 1.0, settings) for settings in what_if.values())])
     points = [_point(one, result, traffic) for one, result in zip(jobs, done, strict=False)]
     curves = [
-        Curve(" + ".join(map(str, fleet)), cost, told, tuple(points[start : start + len(LOADS)]))
+        Curve(fleet, cost, told, tuple(points[start : start + len(LOADS)]))
         for start, (fleet, (cost, told)) in zip(range(0, len(points), len(LOADS)), fleets.items(), strict=True)
     ]
     others = [_point(whole, result, traffic) for result in done[len(jobs) :]]

@@ -11,7 +11,16 @@ from epdsim.scenario.jobs import JobResult
 from epdsim.scenario.judged import Violation, violations
 from epdsim.scenario.loader import Scenario
 from epdsim.scenario.plan_curves import Surroundings
-from epdsim.scenario.planning import Plan, Trial, binding_pool, pool_utilisation, short_name
+from epdsim.scenario.planning import (
+    Fleet,
+    Plan,
+    Trial,
+    binding_pool,
+    contradiction,
+    fleet_name,
+    pool_utilisation,
+    short_name,
+)
 from epdsim.scenario.points import Point, described, metric
 from epdsim.scenario.runner import RunResult
 from epdsim.scenario.stretch import Traffic
@@ -51,6 +60,19 @@ class Answer:
         return [one.run for one in results if one.run is not None]
 
     @property
+    def contradiction(self) -> tuple[Fleet, Fleet] | None:
+        """A fleet that meets the level and one with at least as many instances in each pool that misses it; None without any.
+
+        Only runs of the same traffic that are judged alike are compared: the curves are on the busiest stretch where there is one,
+        and by its requests alone.
+        """
+        whole = [(trial.fleet, trial.meets) for trial in self.plan.trials if trial.is_whole]
+        stretch = [(trial.fleet, trial.meets) for trial in self.plan.trials if not trial.is_whole]
+        around = self.around.as_planned if self.around else []
+        alike = [whole + around] if self.traffic.stretch_s is None else [whole, stretch, around]
+        return next(filter(None, map(contradiction, alike)), None)
+
+    @property
     def violations(self) -> list[Violation]:
         """Every property that one of them broke."""
         told = [(f"fleet {sizes(trial)}", trial.result) for trial in self.plan.trials]
@@ -60,7 +82,7 @@ class Answer:
 
 def sizes(trial: Trial) -> str:
     """Its instances, pool by pool."""
-    return " + ".join(map(str, trial.fleet))
+    return fleet_name(trial.fleet)
 
 
 def assumptions(scenario: Scenario, answers: Sequence[Answer]) -> list[str]:
@@ -103,10 +125,10 @@ def sentences(one: Answer, slo: Mapping[str, float]) -> list[str]:
         told.append(f"its mean TTFT goes to: {stages}")
     told.append(f"what binds: {binding_pool(one.plan) or 'nothing was measured'}; {_searched(one)}")
     told.append(_cheaper(one.plan))
-    if one.plan.contradiction is not None:
-        met, missing = one.plan.contradiction
+    if one.contradiction is not None:
+        met, missing = map(fleet_name, one.contradiction)
         told.append(
-            f"more instances are not always better here: {sizes(met)} meets the level and {sizes(missing)} misses it"
+            f"more instances are not always better here: {met} meets the level and {missing} misses it"
             " (plan with longer traffic, or with room to spare)"
         )
     if one.check is not None:
@@ -171,7 +193,7 @@ def as_data(one: Answer) -> dict[str, object]:
         "left_out": one.left_out,
         "assumed": _assumed(one),
         "cheaper": {"fleets": one.plan.num_cheaper, "not_simulated": one.plan.num_untried},
-        "contradiction": one.plan.contradiction and [sizes(trial) for trial in one.plan.contradiction],
+        "contradiction": one.contradiction and [*map(fleet_name, one.contradiction)],
         "traffic": dataclasses.asdict(one.traffic),
         "answer": trial(one.plan.answer),
         "neighbours": [trial(tried) for tried in one.plan.neighbours],
@@ -181,6 +203,12 @@ def as_data(one: Answer) -> dict[str, object]:
         "utilisation": pool_utilisation(one.plan.answer.result),
         "binds": binding_pool(one.plan),
         "check": one.check and {"meets": not one.check.missed, "missed": [str(bound) for bound in one.check.missed]},
-        "around": one.around and dataclasses.asdict(one.around),
+        "around": one.around and _around_as_data(one.around, one.plan.pools),
         "violated": [violation.sentence for violation in one.violations],
     }
+
+
+def _around_as_data(around: Surroundings, pools: Sequence[str]) -> dict[str, object]:
+    found = dataclasses.asdict(around)
+    named = [{"name": one.name, "fleet": dict(zip(pools, one.fleet, strict=True))} for one in around.curves]
+    return found | {"curves": [curve | more for curve, more in zip(found["curves"], named, strict=True)]}

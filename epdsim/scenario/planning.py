@@ -77,22 +77,6 @@ class Plan:
     num_cheaper: int = 0
     num_untried: int = 0
 
-    @property
-    def contradiction(self) -> tuple[Trial, Trial] | None:
-        """A fleet that meets the level and one with at least as many instances in each pool that misses it; None without any.
-
-        Only runs of the same traffic are compared.
-        """
-        pairs = product([one for one in self.trials if one.meets], [one for one in self.trials if not one.meets])
-        return next(
-            (
-                (met, missed)
-                for met, missed in pairs
-                if met.is_whole == missed.is_whole and _is_within(met.fleet, missed.fleet)
-            ),
-            None,
-        )
-
 
 class Planner:
     """A search over the numbers of instances of a scenario's pools.
@@ -305,6 +289,21 @@ class _Span:
             self._meets = size
         else:
             self.low, self._step = size + 1, max(1, 2 * self._step)
+
+
+def contradiction(seen: Sequence[tuple[Fleet, bool]]) -> tuple[Fleet, Fleet] | None:
+    """A fleet that meets the level and one with at least as many instances in each pool that misses it; None without any.
+
+    Args:
+        seen: Fleets that were run on the same traffic, and whether each meets.
+    """
+    pairs = product([fleet for fleet, meets in seen if meets], [fleet for fleet, meets in seen if not meets])
+    return next(((met, missing) for met, missing in pairs if _is_within(met, missing)), None)
+
+
+def fleet_name(fleet: Fleet) -> str:
+    """Its instances, pool by pool."""
+    return " + ".join(map(str, fleet))
 
 
 def _is_within(fleet: Fleet, other: Fleet) -> bool:

@@ -122,6 +122,7 @@ def test_the_fleets_around_the_answer_under_more_and_less_load(epdsim, scenario)
     words = ("plan", scenario, "--curves", "--set", WHAT_IF, "--processes", "1", "--store", "kept")
     (one,) = json.loads(epdsim(*words, "--json").out)
     curves, slo = one["around"]["curves"], {"ttft_ms": 60, "tpot_ms": 8}
+    assert curves[0]["fleet"] == one["answer"]["fleet"]
     assert curves[0]["told"] == "the answer"
     assert curves[0]["gpus"] == one["answer"]["gpus"]
     assert {curve["told"] for curve in curves} >= {"one encode more", "one decode more"}

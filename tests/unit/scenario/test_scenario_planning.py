@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from epdsim.core.errors import InputError
 from epdsim.scenario.jobs import Job, JobResult
-from epdsim.scenario.planning import Planner
+from epdsim.scenario.planning import Planner, contradiction
 from epdsim.scenario.search_schema import PlanSpec
 from epdsim.scenario.slo import Missed
 
@@ -121,11 +121,12 @@ def test_what_was_left_out_is_counted_and_a_pair_that_contradicts_the_rule_is_to
     cheaper = [(a, b, 1) for a in range(1, 5) for b in range(1, 5) if a + b < 6]
     assert plan.num_cheaper == len(cheaper)
     assert plan.num_untried == len(set(cheaper) - tried) > 0
-    assert plan.contradiction is None
+    assert contradiction([(trial.fleet, trial.meets) for trial in plan.trials]) is None
     odd = Planner(bounds, JOB, system((rule | {(1, 2, 1)}).__contains__, []), is_exhaustive=True).search()
-    met, missed = odd.contradiction
-    assert (odd.answer.fleet, met.fleet, met.meets, missed.meets) == ((1, 2, 1), (1, 2, 1), True, False)
-    assert all(size <= most for size, most in zip(met.fleet, missed.fleet, strict=True))
+    seen = {trial.fleet: trial.meets for trial in odd.trials}
+    met, missed = contradiction(list(seen.items()))
+    assert (odd.answer.fleet, met, seen[met], seen[missed]) == ((1, 2, 1), (1, 2, 1), True, False)
+    assert all(size <= most for size, most in zip(met, missed, strict=True))
 
 
 def test_few_fleets_are_run_of_many() -> None:
