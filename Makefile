@@ -38,7 +38,7 @@ check: $(VENV)/.testing ## lint, types, layers
 docs: $(VENV)/.docs     ## the documentation, warnings are errors
 	$(BIN)/python -m sphinx -W --keep-going -q -E -b html docs docs/_build/html
 
-compiled: $(FAST_VENV)/.fast ## engine, fleet and monitors compiled to C (some minutes; needs a C compiler), and compared with their source
+compiled: $(FAST_VENV)/.fast ## engine, fleet and monitors compiled to C (five minutes in all; needs a C compiler), and compared with their source
 	cd $(FAST_VENV) && bin/python -m pytest -q -c ../pyproject.toml ../tests/unit/engine/test_compiled_equals_source.py
 
 speed: $(VENV)/.testing $(FAST_VENV)/.fast ## time and memory beside other simulators, source and compiled (ten minutes of a machine that does nothing else)
@@ -99,6 +99,7 @@ $(VENV)/.testing: $(VENV)/.run
 $(FAST_VENV)/.fast: pyproject.toml constraints.txt hatch_build.py $(shell find epdsim -name '*.py')
 	$(PYTHON) -m venv $(FAST_VENV)
 	$(FAST_PIP) torch pytest-timeout
+	@echo "compiling, which takes two to three minutes of an idle core and says nothing meanwhile"
 	EPDSIM_COMPILE=1 $(FAST_PIP) .
 	touch $@
 

@@ -114,9 +114,12 @@ def _fleet_sim(bin_folder: Path, count: int, folder: Path) -> Sequence[str]:
 
 OURS = Contender("epdsim", "as users run it, no monitors", "", _ours("--no-check"))
 JUDGED = Contender("epdsim, monitors on", "the same, judged as it goes", "", _ours("--check"))
+DYNAMO_MOCKER = Contender(
+    "Dynamo mocker 1.6.1", "Rust; offline replay, round robin", "ai-dynamo-runtime==1.6.1", _python(DYNAMO)
+)
 CONTENDERS = (
     OURS,
-    Contender("Dynamo mocker 1.6.1", "Rust; offline replay, round robin", "ai-dynamo-runtime==1.6.1", _python(DYNAMO)),
+    DYNAMO_MOCKER,
     Contender("bare SimPy loop", "steps and nothing else: no cache, no blocks, no figures", "", _python(BARE)),
     Contender("vllm-sr-sim", "whole requests: no steps at all", "vllm-sr-sim==0.1.0.dev20260713123629", _fleet_sim),
 )
@@ -206,19 +209,19 @@ def main() -> None:
             places[compiled.name] = options.compiled
     else:
         tell(f"left out: epdsim, compiled: it is not in {options.compiled}; make compiled makes it", aside=True)
-    tell("| Requests | Simulator | CPU s | Wall s | Peak MB | epdsim's CPU over its |\n|---|---|---|---|---|---|")
+    tell("| Requests | Simulator | CPU s | Wall s | Peak MB | CPU over Dynamo's |\n|---|---|---|---|---|---|")
     ours_s: dict[int, float] = {}
     for count in options.requests:
         commands = {
             one.name: one.command(places[one.name], count, options.peers) for one in contenders if one.name in places
         }
         costs = measure(commands, options.rounds)
-        ours = costs["epdsim"]
-        ours_s[count] = median(one.cpu_s for one in ours)
-        for name, theirs in costs.items():
-            ratio = median(our.cpu_s / their.cpu_s for our, their in zip(ours, theirs, strict=True))
-            cpu_s, wall_s = median(one.cpu_s for one in theirs), median(one.wall_s for one in theirs)
-            peak_mb = max(one.peak_mb for one in theirs)
+        ours_s[count] = median(one.cpu_s for one in costs["epdsim"])
+        for name, own in costs.items():
+            rounds = zip(own, costs.get(DYNAMO_MOCKER.name, ()), strict=False)
+            ratio = median([mine.cpu_s / theirs.cpu_s for mine, theirs in rounds] or [float("nan")])
+            cpu_s, wall_s = median(one.cpu_s for one in own), median(one.wall_s for one in own)
+            peak_mb = max(one.peak_mb for one in own)
             tell(f"| {count:,} | {name} | {cpu_s:.2f} | {wall_s:.2f} | {peak_mb:.0f} | {ratio:.2f} |")
     for count in options.requests:
         if 2 * count in ours_s:
