@@ -101,6 +101,7 @@ class BlockPool:
         "_frees_last",
         "_further_refs",
         "_is_held",
+        "_place_of",
         "_plain_free",
         "_row_of",
         "_rows",
@@ -122,9 +123,11 @@ class BlockPool:
         # The queue in two parts: a stack whose end is the front of the queue, and behind it the blocks with a key.
         self._plain_free = list(_falling_ids(num_blocks))
         self._cached_free = FreeQueue()
-        # Blocks by key, and the row of each block that has one: a key of its own for each would have to be fetched and freed.
+        # Blocks by key, and of each block that has one its row and its place there: nearly all are small numbers, which are made
+        # once, whereas keys would be made, fetched and freed for each block.
         self._rows: dict[int, _Row] = {}
         self._row_of: list[_Row | None] = [None] * num_blocks
+        self._place_of = [0] * num_blocks
         # Where the same prefix was computed several times at once: all blocks with that key, the first one serves hits.
         self._doubles: dict[int, list[int]] = {}
 
@@ -273,10 +276,12 @@ class BlockPool:
 
     def _extend(self, row: _Row, blocks: list[int]) -> None:
         """Make blocks findable by the keys that follow those of a row."""
+        row_of, place_of, place = self._row_of, self._place_of, len(row.blocks)
         row.blocks += blocks
-        row_of = self._row_of
         for block in blocks:
             row_of[block] = row
+            place_of[block] = place
+            place += 1
 
     def _publish_again(self, row: _Row, key: int, block: int) -> None:
         """Make a block findable whose key stands within the row."""
@@ -285,7 +290,7 @@ class BlockPool:
             row.blocks[key % RANGE] = block
         elif found != block:
             self._doubles.setdefault(key, [found]).append(block)
-        self._row_of[block] = row
+        self._row_of[block], self._place_of[block] = row, key % RANGE
 
     def lose_key(self, block: int) -> None:
         """Make a block unfindable: its content is about to be overwritten, or will not be written after all."""
@@ -296,42 +301,35 @@ class BlockPool:
         self.num_lost += len(blocks)
         row_of, end = self._row_of, 0
         while end < len(blocks):
-            start, row = end, row_of[blocks[end]]
+            start, row, place = end, row_of[blocks[end]], self._place_of[blocks[end]]
             assert row is not None, "each has a key"
-            end = start + 1
-            if self._doubles:
-                self._lose_beside_doubles(row, blocks[start])
-            elif row.blocks[-1] == blocks[start]:  # nearly always: the tail of a row, as it was freed
-                length = len(row.blocks)
-                most = min(len(blocks), start + length)
-                if most > end and row.blocks[length - most + start :] == blocks[start:most][::-1]:
+            standing, end = row.blocks, start + 1
+            if self._doubles and row.number * RANGE + place in self._doubles:
+                self._lose_double(row, place, blocks[start])
+                continue
+            if place == len(standing) - 1 and not self._doubles:
+                # The tail of a row, as it was freed, is the usual case.
+                most = min(len(blocks), start + place + 1)
+                if most > end and standing[place - (most - start) + 1 :] == blocks[start:most][::-1]:
                     end = most
-                del row.blocks[length - end + start :]
+                del standing[place - (end - start) + 1 :]
             else:
-                row.blocks[row.blocks.index(blocks[start])] = NULL_BLOCK
-            self._trim(row)
+                standing[place] = NULL_BLOCK
+            while standing and not standing[-1]:
+                standing.pop()
+            if not standing:
+                del self._rows[row.number]
         for block in blocks:
             row_of[block] = None
 
-    def _lose_beside_doubles(self, row: _Row, block: int) -> None:
-        """Make a block unfindable; where several have its key, the next one serves then."""
-        key = self.key_of(block)
-        found = self._doubles.get(key)
-        if found is None:
-            row.blocks[key % RANGE] = NULL_BLOCK
-            return
+    def _lose_double(self, row: _Row, place: int, block: int) -> None:
+        """Make one of several blocks with a key unfindable; the next one serves then."""
+        key = row.number * RANGE + place
+        found = self._doubles[key]
         found.remove(block)
-        row.blocks[key % RANGE] = found[0]
+        row.blocks[place] = found[0]
         if len(found) == 1:
             del self._doubles[key]
-
-    def _trim(self, row: _Row) -> None:
-        """Let a row end with a block, or not be."""
-        blocks = row.blocks
-        while blocks and not blocks[-1]:
-            blocks.pop()
-        if not blocks:
-            del self._rows[row.number]
 
     def hide(self, block: int) -> None:
         """Make a block unfindable that has a key or not, held or free; a free one then is among the next to be taken."""
@@ -370,12 +368,7 @@ class BlockPool:
     def key_of(self, block: int) -> int:
         """Key of a block; 0 for none."""
         row = self._row_of[block]
-        if row is None:
-            return 0
-        if block in row.blocks:
-            return row.number * RANGE + row.blocks.index(block)
-        (key,) = [key for key, found in self._doubles.items() if block in found]
-        return key
+        return 0 if row is None else row.number * RANGE + self._place_of[block]
 
     def references(self, block: int) -> int:
         """How many tables a block is in."""
@@ -394,5 +387,6 @@ class BlockPool:
         other._plain_free, other._cached_free = list(self._plain_free), self._cached_free.copy()
         other._rows = {number: _Row(number, list(row.blocks)) for number, row in self._rows.items()}
         other._row_of = [None if row is None else other._rows[row.number] for row in self._row_of]
+        other._place_of = list(self._place_of)
         other._doubles = {key: list(found) for key, found in self._doubles.items()}
         return other

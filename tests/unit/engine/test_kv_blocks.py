@@ -1,5 +1,7 @@
 """The pool of KV blocks: the order of its queue, references, what is found and what is lost."""
 
+import time
+
 import pytest
 
 from epdsim.core.kv.block_keys import RANGE
@@ -140,3 +142,29 @@ def test_a_clone_is_independent() -> None:
     assert pool.free_queue() == [2, 3]
     assert pool.references(1) == 1
     assert other.free_queue() == [3, 1, 2]
+
+
+def _seconds(count: int, kind: str) -> float:
+    """What it takes to lose so many blocks of one row, where the first block of another row has a double, or each of them has."""
+    pool = pool_of(2 * count + 3)
+    keys = list(range(2 * RANGE, 2 * RANGE + count))
+    for _ in range(2):
+        pool.publish(pool.take(1), [RANGE])
+    tables = [pool.take(count) for _ in range(2 if kind == "doubles" else 1)]
+    for table in tables:
+        pool.publish(table, keys)
+        pool.release(table if kind != "head first" else [])
+    start = time.process_time()
+    if kind == "head first":
+        for block in tables[0]:
+            pool.hide(block)
+    else:
+        pool.take(pool.num_free)
+    return time.process_time() - start
+
+
+@pytest.mark.parametrize("kind", ["beside a double", "doubles", "head first"])
+def test_what_a_lost_block_takes_does_not_depend_on_how_many_stand_beside_it(kind: str) -> None:
+    """Eight times as many take eight times as long; if each looked at all others it were sixty-four times."""
+    few, many = (min(_seconds(count, kind) for _ in range(5)) for count in (2_000, 16_000))
+    assert many < 24 * few
