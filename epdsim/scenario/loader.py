@@ -88,8 +88,9 @@ def load_scenario(path: Path, overrides: Sequence[str] = (), option: str = "--se
     settings: list[str] = []
     for override in overrides:
         key, separator, value = override.partition("=")
-        if not separator:
-            raise InputError(f"{option} {override!r}", "it has no '='", "write dotted.key=value")
+        if not separator or not all(key.split(".")):
+            rule = "its key lacks a name" if separator else "it has no '='"
+            raise InputError(f"{option} {override!r}", rule, "write dotted.key=value")
         put(file.data, key, parse_value(value, f"{option} {override!r}"), file)
         settings.append(key)
     spec = validate(file.data, file)
@@ -125,7 +126,7 @@ def _check_unused(scenario: Scenario, axis: str) -> None:
         ScenarioSpec.model_validate(data)
     except ValidationError as error:
         if any(one["type"] == "extra_forbidden" for one in error.errors(include_url=False)):
-            raise YamlFile(file.path, data, file.lines).explain(error) from error
+            raise YamlFile(file.path, data, file.lines).explain(error, ScenarioSpec.model_validate) from error
 
 
 def validate(data: dict[str, Any], file: YamlFile) -> ScenarioSpec:
@@ -134,7 +135,7 @@ def validate(data: dict[str, Any], file: YamlFile) -> ScenarioSpec:
     try:
         return ScenarioSpec.model_validate(data)
     except ValidationError as error:
-        raise YamlFile(file.path, data, file.lines).explain(error) from error
+        raise YamlFile(file.path, data, file.lines).explain(error, ScenarioSpec.model_validate) from error
 
 
 def files_named(value: object, folder: Path) -> Iterator[Path]:
@@ -172,6 +173,10 @@ def _is_out_of_hand(size: float) -> bool:
     return _LARGEST < size < inf or 0 < size < 1 / _LARGEST
 
 
+_DOTTED = {("slo",): (), ("plan", "pools"): ("low", "high", "gpus"), ("plan", "check"): ()}
+"""Mappings whose keys have dots themselves, and the names that may follow such a key."""
+
+
 def put(data: dict[str, Any], key: str, value: object, file: YamlFile) -> None:
     """Set a dotted key in plain data; numbers are places in lists, absent mappings on the way are made.
 
@@ -180,25 +185,35 @@ def put(data: dict[str, Any], key: str, value: object, file: YamlFile) -> None:
     Raises:
         InputError: The key leads through something that is neither mapping nor list, or past the end of a list.
     """
-    *parents, last = key.split(".")
+    names, done = key.split("."), 0
     node: Any = data
-    for index, parent in enumerate(parents):
-        rest = ".".join([*parents[index:], last])
-        if isinstance(node, dict) and rest in node:
-            node[rest] = value
-            return
+    while True:
+        end = done + _num_names(node, tuple(names[:done]), names[done:])
+        name, is_last = ".".join(names[done:end]), end == len(names)
         if isinstance(node, dict):
-            node = node.setdefault(_key(node, parent), {})
+            place: Any = _key(node, name)
+            if not is_last:
+                node.setdefault(place, {})
+        elif _is_place(node, name):
+            place = int(name)
         else:
-            node = node[int(parent)] if _is_place(node, parent) else None
+            remedy = "name a key of the scenario, list places as numbers"
+            raise InputError(f"{file.path}, key {key!r}", "it leads nowhere", remedy)
+        if is_last:
+            node[place] = value
+            return
+        node, done = node[place], end
+
+
+def _num_names(node: object, above: tuple[str, ...], names: Sequence[str]) -> int:
+    """How many of the names are one key: those of the longest that stands there, or what such a mapping has for keys."""
     if isinstance(node, dict):
-        node[_key(node, last)] = value
-    elif _is_place(node, last):
-        node[int(last)] = value
-    else:
-        raise InputError(
-            f"{file.path}, key {key!r}", "it leads nowhere", "name a key of the scenario, list places as numbers"
-        )
+        for size in range(len(names), 1, -1):
+            if ".".join(names[:size]) in node:
+                return size
+        if above in _DOTTED:
+            return max(1, len(names) - (names[-1] in _DOTTED[above]))
+    return 1
 
 
 def _key(node: Mapping[object, object], name: str) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from pydantic import ValidationError
 
 from epdsim.core.errors import InputError
 from epdsim.core.records import record
+from epdsim.workload.specs import key_in
 
 KeyPath = tuple[str | int, ...]
 
@@ -20,6 +22,7 @@ MAX_VALUES = 100_000
 
 _RULES = {
     "extra_forbidden": "no such key",
+    "model_type": "it is a mapping of keys",
     "missing": "the key is required",
     "union_tag_not_found": "the key is required, it says what the others mean",
     "union_tag_invalid": "it is one of {expected_tags}",
@@ -48,33 +51,24 @@ class YamlFile:
             known = known[:-1]
         return _place(self.path, self.lines[known] if known else None, keys)
 
-    def explain(self, error: ValidationError, prefix: KeyPath = ()) -> InputError:
-        """The first problem that pydantic found, told with its place."""
+    def explain(self, error: ValidationError, validate: Callable[[Any], object]) -> InputError:
+        """The first problem that pydantic found, told with its place; `validate` is what raised it."""
         first = error.errors(include_url=False)[0]
         context = first.get("ctx", {})
-        keys = self._keys_in_file((*prefix, *first["loc"]), is_missing=first["type"] == "missing")
+        keys = key_in(self.data, first["loc"], is_missing=first["type"] == "missing")
         given = first.get("input")
         if "discriminator" in context:
             keys, given = (*keys, context["discriminator"].strip("'")), context.get("tag", given)
         shown = "" if isinstance(given, (dict, list)) or first["type"] == "missing" else f": {short(given)}"
         message = str(first["msg"]).removeprefix("Value error, ")
         rule = _RULES[first["type"]].format(**context) if first["type"] in _RULES else message
-        more = len(error.errors()) - 1
-        return InputError(self.place(keys) + shown, rule, f"{more} more after this" if more else "")
+        hint, more = "", len(error.errors()) - 1
+        if first["type"] == "extra_forbidden":
+            from epdsim.workload.unknown_keys import advice  # noqa: PLC0415 - only for what is refused
 
-    def _keys_in_file(self, loc: KeyPath, *, is_missing: bool) -> KeyPath:
-        """Drop the parts of a pydantic location that are tags of a union and not keys of the file."""
-        keys: list[str | int] = []
-        node: Any = self.data
-        for index, part in enumerate(loc):
-            is_last = index == len(loc) - 1
-            if isinstance(node, dict) and (part in node or (is_missing and is_last)):
-                keys.append(part)
-                node = node.get(part)
-            elif isinstance(node, list) and isinstance(part, int) and part < len(node):
-                keys.append(part)
-                node = node[part]
-        return tuple(keys)
+            hint = advice(error, self.data, validate)
+        remedy = filter(None, (hint, f"{more} more after this" if more else ""))
+        return InputError(self.place(keys) + shown, rule, "; ".join(remedy))
 
 
 def short(value: object) -> str:

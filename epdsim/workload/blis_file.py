@@ -354,4 +354,4 @@ def read_blis_file(path: Path) -> BlisFile:
     try:
         return BlisFile.model_validate(given)
     except ValidationError as error:
-        raise as_input_error(error, given, f"BLIS workload {path}") from error
+        raise as_input_error(error, given, f"BLIS workload {path}", BlisFile.model_validate) from error

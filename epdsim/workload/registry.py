@@ -48,10 +48,11 @@ def parse_workload_spec(spec: Mapping[str, Any]) -> Description:
     Raises:
         InputError: A key is unknown, missing, or its value cannot be used.
     """
+    validate = TypeAdapter[Description](WorkloadSpec).validate_python
     try:
-        return TypeAdapter[Description](WorkloadSpec).validate_python(spec)
+        return validate(spec)
     except ValidationError as error:
-        raise as_input_error(error, spec, "workload") from error
+        raise as_input_error(error, spec, "workload", validate) from error
 
 
 def build_workload(spec: Mapping[str, Any] | Description, base_dir: Path, seed: int) -> Workload:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from textwrap import shorten
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -101,7 +101,7 @@ def complaints(error: ValidationError, given: object) -> list[Complaint]:
     found: list[Complaint] = []
     for one in error.errors(include_url=False):
         kind, context, rule = one["type"], one.get("ctx", {}), one["msg"].removeprefix("Value error, ")
-        key = _key_in(given, one["loc"], is_missing=kind == "missing")
+        key = key_in(given, one["loc"], is_missing=kind == "missing")
         value = "" if kind in {"missing", "extra_forbidden"} else shorten(repr(one["input"]), 80, placeholder="...")
         if kind.startswith("union_tag"):
             key = (*key, str(context.get("discriminator", "kind")).strip("'"))
@@ -119,7 +119,8 @@ def complaints(error: ValidationError, given: object) -> list[Complaint]:
     return found
 
 
-def _key_in(given: object, location: tuple[str | int, ...], *, is_missing: bool) -> tuple[str | int, ...]:
+def key_in(given: object, location: tuple[str | int, ...], *, is_missing: bool) -> tuple[str | int, ...]:
+    """Where a location of pydantic stands in the data, without its own names of union members."""
     key: list[str | int] = []
     for place, part in enumerate(location):
         is_index = isinstance(given, (list, tuple)) and isinstance(part, int) and part < len(given)
@@ -131,15 +132,20 @@ def _key_in(given: object, location: tuple[str | int, ...], *, is_missing: bool)
     return tuple(key)
 
 
-def as_input_error(error: ValidationError, given: object, what: str) -> InputError:
+def as_input_error(error: ValidationError, given: object, what: str, validate: Callable[[Any], object]) -> InputError:
     """The first complaint as one sentence.
 
     Args:
         error: What pydantic raised.
         given: The data that was validated.
         what: The thing that was described, put in front of the key.
+        validate: What raised it.
     """
+    from epdsim.workload.unknown_keys import advice  # noqa: PLC0415 - only for what is refused
+
     first, *more = complaints(error, given)
     value = f" = {first.value}" if first.value else ""
     place = f"{what}: {first.dotted}{value}" if first.key else what
-    return InputError(place, first.rule, f"{len(more)} more to correct after this" if more else "")
+    hint = advice(error, given, validate) if error.errors()[0]["type"] == "extra_forbidden" else ""
+    told_more = f"{len(more)} more to correct after this" if more else ""
+    return InputError(place, first.rule, "; ".join(filter(None, (hint, told_more))))

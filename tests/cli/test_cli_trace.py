@@ -161,6 +161,7 @@ def test_converting_twice_changes_nothing_but_where_it_comes_from(epdsim):
         (("in.csv", "-o", "in.csv"), "-o 'in.csv': the run reads this file"),
         (("in.csv", "-o", "nowhere/out.jsonl"), "its folder does not exist"),
         (("in.csv", "-o", "out.jsonl", "--set", "nonsense=3"), "workload: nonsense: is not a key that is known here"),
+        (("in.csv", "-o", "out.jsonl", "--set", "imagesize=3"), "did you mean 'image_size'?"),
         (("in.csv", "-o", "out.jsonl", "--set", "path=3"), "it is chosen by IN and --from"),
         (("in.csv", "-o", "out.jsonl", "--set", "path"), "write key=value"),
         (("none.csv", "-o", "out.jsonl"), "no such file"),

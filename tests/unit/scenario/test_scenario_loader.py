@@ -116,6 +116,31 @@ def test_put_makes_mappings_on_the_way_and_reaches_into_lists():
     assert data == {"list": [{"x": 2}, 3], "new": {"deep": {"key": 1}}}
 
 
+def test_put_knows_which_keys_have_dots():
+    data = {"slo": {"ttft_ms.p99": 1}, "plan": {"pools": {"fleet.encode.count": {"high": 2}}}}
+    for key in (
+        "slo.ttft_ms.p99",
+        "slo.e2e_ms.p50",
+        "slo.failed",
+        "plan.pools.fleet.encode.count.low",
+        "plan.pools.fleet.prefill.count.high",
+        "plan.pools.fleet.render.count",
+        "plan.check.workload.limit",
+    ):
+        put(data, key, 3, file_of(data))
+    pools = {"fleet.encode.count": {"high": 2, "low": 3}, "fleet.prefill.count": {"high": 3}, "fleet.render.count": 3}
+    bounds = {"ttft_ms.p99": 3, "e2e_ms.p50": 3, "failed": 3}
+    assert data == {"slo": bounds, "plan": {"pools": pools, "check": {"workload.limit": 3}}}
+
+
+def test_advice_needs_data_that_can_be_used_but_for_unknown_keys(scenario):
+    with pytest.raises(InputError, match=r"'workload\.request': 3: no such key; did you mean 'requests'"):
+        scenario("workload.request=3")
+    with pytest.raises(InputError) as raised:
+        scenario("workload.request=3", "costs.hop_ms=-1")
+    assert "did you mean" not in str(raised.value)
+
+
 def test_put_finds_keys_that_are_numbers():
     data = {"values": {1: 0.5, 2: 0.5}}
     put(data, "values.2", 0, file_of(data))
