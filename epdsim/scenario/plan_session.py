@@ -29,6 +29,7 @@ from epdsim.scenario.points import described
 from epdsim.scenario.ranks import priced_otherwise
 from epdsim.scenario.runner import build_point
 from epdsim.scenario.session import print_judged
+from epdsim.scenario.slo import decided_by_few
 from epdsim.scenario.stretch import survey
 from epdsim.scenario.sweep import Sweep
 
@@ -108,7 +109,10 @@ def _answer(scenario: Scenario, job: Job, run_jobs: RunJobs, wants: Wanted) -> A
         drawn = run_jobs([picture])[0].run
     if wants.curves:
         around = surroundings(plan, pools, spec.what_if, job, traffic, run_jobs)
-    assumed = (*built.assumptions, *priced_otherwise(scenario.at(point), pools))
+    metrics = plan.answer.result.metrics
+    assert metrics is not None, "a fleet that meets the level is run to its end"
+    few = decided_by_few(metrics, job.slo)
+    assumed = (*built.assumptions, *priced_otherwise(scenario.at(point), pools), *few)
     return Answer(point, plan, check, traffic, left_out, drawn, around, assumed)
 
 

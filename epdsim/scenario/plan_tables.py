@@ -10,7 +10,7 @@ from epdsim.report.table import TextTable, millis
 from epdsim.scenario.jobs import JobResult
 from epdsim.scenario.judged import Violation, violations
 from epdsim.scenario.loader import Scenario
-from epdsim.scenario.plan_curves import Surroundings
+from epdsim.scenario.plan_curves import Curve, Surroundings
 from epdsim.scenario.planning import (
     Fleet,
     Plan,
@@ -209,6 +209,7 @@ def as_data(one: Answer) -> dict[str, object]:
 
 
 def _around_as_data(around: Surroundings, pools: Sequence[str]) -> dict[str, object]:
-    found = dataclasses.asdict(around)
-    named = [{"name": one.name, "fleet": dict(zip(pools, one.fleet, strict=True))} for one in around.curves]
-    return found | {"curves": [curve | more for curve, more in zip(found["curves"], named, strict=True)]}
+    def curve(one: Curve) -> dict[str, object]:
+        return dataclasses.asdict(one) | {"name": one.name, "fleet": dict(zip(pools, one.fleet, strict=True))}
+
+    return {**dataclasses.asdict(around), "curves": [curve(one) for one in around.curves]}

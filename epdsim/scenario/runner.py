@@ -21,6 +21,7 @@ from epdsim.scenario.loader import Scenario
 from epdsim.scenario.points import Point
 from epdsim.scenario.ranks import engine_lm
 from epdsim.scenario.schema import CostsSpec, ScenarioSpec
+from epdsim.scenario.slo import decided_by_few
 from epdsim.workload.registry import build_workload
 from epdsim.workload.workload import Workload
 
@@ -55,7 +56,7 @@ class RunResult:
     Attributes:
         point: Its axis values.
         metrics: Its figures.
-        assumptions: What the workload and the costs had to assume, in sentences.
+        assumptions: What the workload, the costs and bounded quantiles of few requests take for granted, in sentences.
         judged: What the monitors say of it, by property; None when nobody asked.
         picture: What a report draws of it; None when nobody asked.
         num_good: Requests all of whose latencies are within the bounds of a service level; None without one.
@@ -115,10 +116,12 @@ def run_point(
         wants_detail=wants_detail or is_judged,
         takes_strides=not wants_detail,
     )
+    figures = metrics.result()
+    few = decided_by_few(figures, scenario.spec.slo)
     return RunResult(
         point,
-        metrics.result(),
-        tuple(filter(None, (built.workload.assumptions, *built.assumptions))),
+        figures,
+        tuple(filter(None, (built.workload.assumptions, *built.assumptions, *few))),
         None if judge is None else _judged(judge),
         None if observer is None else observer.picture(),
     )

@@ -15,6 +15,9 @@ from epdsim.scenario.points import metric
 
 QUANTILES: Mapping[str, float] = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 
+FEW = 10
+"""So many values beyond a quantile, or more, are enough not to be told."""
+
 
 @record
 class Missed:
@@ -59,6 +62,28 @@ def missed(metrics: RunMetrics, slo: Mapping[str, float]) -> tuple[Missed, ...]:
     except InputError as error:
         raise error.at("service level") from error
     return tuple(Missed(name, slo[name], value) for name, value in found.items() if value > slo[name])
+
+
+def decided_by_few(metrics: RunMetrics, slo: Mapping[str, float]) -> list[str]:
+    """A sentence for bounded quantiles beyond which a finished run has few values: another handful may be another verdict."""
+    figures: dict[tuple[int, int], list[str]] = {}
+    for name in slo:
+        head, _, quantile = name.partition(".")
+        values = getattr(metrics, head)
+        if quantile in QUANTILES and quantile != "max" and values is not None:
+            beyond = max(1, _num_beyond(quantile, values.count))
+            if beyond < FEW:
+                figures.setdefault((beyond, values.count), []).append(name)
+    return [
+        f"{' and '.join(names)}: decided by the {f'{beyond} ' if beyond > 1 else ''}slowest of {count:,} requests, as if "
+        "longer traffic had no other"
+        for (beyond, count), names in figures.items()
+    ]
+
+
+def _num_beyond(quantile: str, count: int) -> int:
+    """How many of so many values, sorted, come after the lower one of the two neighbours between which the quantile lies."""
+    return count - 1 - floor(QUANTILES[quantile] * (count - 1))
 
 
 class SloGuard:
@@ -131,7 +156,7 @@ class _Tail:
     @classmethod
     def of(cls, figure: str, slo: Mapping[str, float], num_requests: int) -> _Tail | None:
         bounds = [
-            (name, bound, num_requests - 1 - floor(QUANTILES[name.partition(".")[2]] * (num_requests - 1)))
+            (name, bound, _num_beyond(name.partition(".")[2], num_requests))
             for name, bound in slo.items()
             if name.partition(".")[0] == figure and name.partition(".")[2] in QUANTILES
         ]

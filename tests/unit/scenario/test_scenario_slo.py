@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from epdsim.core.request import WARM_UP
 from epdsim.events import FirstToken, RequestArrived, RequestFailed, RequestFinished
 from epdsim.report.sink import MetricsSink
-from epdsim.scenario.slo import GoodCounter, SloGuard, SloMissedError, missed
+from epdsim.scenario.slo import GoodCounter, SloGuard, SloMissedError, decided_by_few, missed
 
 LIVES = st.lists(
     st.tuples(st.integers(0, 50), st.integers(0, 60), st.integers(0, 90), st.integers(1, 4)), min_size=1, max_size=25
@@ -118,3 +118,40 @@ def test_who_leaves_without_a_first_token_was_not_served_and_who_had_one_was():
     guard(RequestArrived(0, "o", "r", 9))
     with pytest.raises(SloMissedError, match="not served"):
         guard(waiting)
+
+
+@pytest.mark.parametrize(
+    ("figure", "count", "few"),
+    [
+        ("ttft_ms.p99", 12, 1),
+        ("ttft_ms.p99", 420, 5),
+        ("ttft_ms.p99", 901, 9),
+        ("ttft_ms.p90", 91, 9),
+        ("ttft_ms.p99", 1_000, None),
+        ("ttft_ms.p90", 100, None),
+        ("ttft_ms.p50", 20, None),
+        ("ttft_ms.max", 20, None),
+        ("ttft_ms", 20, None),
+    ],
+)
+def test_a_bounded_quantile_that_few_requests_decide_is_told(figure, count, few) -> None:
+    """Held against the guard: so many may be late, and one more breaks the bound for certain."""
+    slo = {figure: 100.0}
+
+    def with_late(num_late):
+        return judge(events_of([(0, 200 if place < num_late else 10, 0, 1) for place in range(count)]), slo, count)
+
+    lines = decided_by_few(with_late(0)[1], slo)
+    if few is None:
+        assert lines == []
+        return
+    slowest = f"{few} slowest" if few > 1 else "slowest"
+    assert lines == [f"{figure}: decided by the {slowest} of {count} requests, as if longer traffic had no other"]
+    assert [with_late(num_late)[0] for num_late in (few, few + 1)] == [False, True]
+
+
+def test_quantiles_that_rest_on_as_many_share_a_sentence() -> None:
+    _, metrics = judge(events_of([(0, 10, 20, 2)] * 40), {}, 40)
+    (line,) = decided_by_few(metrics, {"ttft_ms.p99": 1.0, "tpot_ms.p99": 1.0})
+    assert line.startswith("ttft_ms.p99 and tpot_ms.p99: decided by the slowest of 40 requests")
+    assert len(decided_by_few(metrics, {"ttft_ms.p99": 1.0, "tpot_ms.p90": 1.0})) == 2
