@@ -19,7 +19,7 @@ from epdsim.workload.blis_file import BlisClient, BlisFile, BlisTurns, is_there,
 from epdsim.workload.blis_laws import BlisLengths
 from epdsim.workload.media import Position, insert_media
 from epdsim.workload.request import MediaRef, Parts, WorkloadRequest
-from epdsim.workload.specs import MAX_HELD, PositiveInt, SpecModel, resolve_path
+from epdsim.workload.specs import MAX_HELD, PositiveInt, SpecModel, absence_remedy, resolve_path
 from epdsim.workload.streams import named_stream
 from epdsim.workload.trace_files import require_file
 from epdsim.workload.workload import Workload
@@ -68,7 +68,7 @@ class BlisYamlSpec(SpecModel):
         Raises:
             InputError: The file cannot be used.
         """
-        path = require_file(resolve_path(self.path, base_dir), "BLIS workload")
+        path = require_file(resolve_path(self.path, base_dir), "BLIS workload", absence_remedy(self.path))
         file = read_blis_file(path)
         clients, what = file.expanded(), f"BLIS workload {path}"
         if len(clients) > MAX_HELD:

@@ -190,8 +190,9 @@ def read_jsonl(
         remedy = "correct or drop the line"
         try:
             request = _request(line, number, arrival_ms, blocks)
-            remedy = TWO_SIZES_REMEDY
-            sizes.check(request.media)
+            if line.mm_items:
+                remedy = TWO_SIZES_REMEDY
+                sizes.check(request.media)
         except ValueError as error:
             raise line_error(path, number, "", str(error), remedy) from error
         yield request

@@ -24,7 +24,7 @@ from epdsim.workload.distributions import Integers
 from epdsim.workload.media import Position, insert_media
 from epdsim.workload.request import MediaRef, WorkloadRequest
 from epdsim.workload.servegen_clients import WINDOW_S, Client, read_clients
-from epdsim.workload.specs import NonNegativeInt, PositiveInt, SpecModel, resolve_path
+from epdsim.workload.specs import NonNegativeInt, PositiveInt, SpecModel, absence_remedy, resolve_path
 from epdsim.workload.streams import named_stream
 from epdsim.workload.workload import Workload
 
@@ -141,6 +141,8 @@ class ServeGenSpec(SpecModel):
             InputError: The set cannot be used, or the time asked for lies outside it.
         """
         path = resolve_path(self.path, base_dir)
+        if not path.exists():
+            raise InputError(f"ServeGen set {str(path)!r}", "no such folder or archive", absence_remedy(self.path))
         clients = read_clients(path, self.clients)
         last_s = max(client.end_s for client in clients)
         if self.start_s + self.duration_s > last_s:

@@ -98,7 +98,7 @@ def _read_files(path: Path) -> dict[tuple[int, str], bytes]:
     """The files of a set by client and kind, from a folder or a tar archive.
 
     Raises:
-        InputError: There is no such set, or it cannot be read.
+        InputError: There is no set, or it cannot be read.
     """
     found: dict[tuple[int, str], bytes] = {}
     try:
@@ -112,12 +112,6 @@ def _read_files(path: Path) -> dict[tuple[int, str], bytes]:
                     content = archive.extractfile(member) if (match := _CHUNK.fullmatch(member.name)) else None
                     if match and content is not None:
                         found[int(match[1]), match[2]] = content.read()
-        else:
-            raise InputError(
-                f"ServeGen set {str(path)!r}",
-                "no such folder or archive",
-                "a relative path starts at the scenario file",
-            )
     except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
         raise InputError(f"ServeGen set {str(path)!r}", f"cannot be read ({error})") from error
     if not found:

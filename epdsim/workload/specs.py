@@ -15,7 +15,7 @@ from epdsim.core.errors import InputError
 from epdsim.core.records import record
 
 _VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
-
+CHECK_PATH = "check the path; a relative one starts at the scenario file"
 
 MAX_INT = 1 << 53
 NonNegativeInt = Annotated[int, Field(ge=0, le=MAX_INT)]
@@ -69,6 +69,14 @@ def resolve_path(text: str, base_dir: Path) -> Path:
         return found
 
     return base_dir / Path(_VARIABLE.sub(value_of, text)).expanduser()
+
+
+def absence_remedy(text: str) -> str:
+    """What to do where a path of a scenario file leads to nothing; with a variable in it, it leads to data of others."""
+    variable = _VARIABLE.search(text)
+    if variable is None:
+        return CHECK_PATH
+    return f"fetch it and name the folder in {variable['name']} (docs/how-to/replay-a-public-trace.md says where from)"
 
 
 @record

@@ -15,6 +15,7 @@ import msgspec
 
 from epdsim.core.errors import InputError
 from epdsim.core.records import record
+from epdsim.workload.specs import CHECK_PATH
 
 T = TypeVar("T")
 
@@ -22,15 +23,20 @@ TimedRow = tuple[float, int, T]
 """Milliseconds on the trace's own clock, line number from 1, and the row."""
 
 
-def require_file(path: Path, what: str) -> Path:
+def require_file(path: Path, what: str, remedy: str = CHECK_PATH) -> Path:
     """The path itself.
+
+    Args:
+        path: Of a file.
+        what: It is, for messages.
+        remedy: Where it is not there.
 
     Raises:
         InputError: There is no such file.
     """
     if not path.is_file():
         rule = "is a folder, not a file" if path.is_dir() else "is no plain file" if path.exists() else "no such file"
-        raise InputError(f"{what} {str(path)!r}", rule, "check the path; a relative one starts at the scenario file")
+        raise InputError(f"{what} {str(path)!r}", rule, remedy)
     return path
 
 

@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
 from epdsim.workload.overlay import OverlaySpec, overlay_images
 from epdsim.workload.request import WorkloadRequest
-from epdsim.workload.specs import PositiveInt, SpecModel, resolve_path
+from epdsim.workload.specs import PositiveInt, SpecModel, absence_remedy, resolve_path
 from epdsim.workload.trace_files import TraceCut, require_file
 from epdsim.workload.trace_header import MOONCAKE_BLOCKS, Blocks
 from epdsim.workload.workload import Workload
@@ -75,7 +75,7 @@ class TraceSpec(SpecModel):
         Raises:
             InputError: There is no such file.
         """
-        path = require_file(resolve_path(self.path, base_dir), "trace")
+        path = require_file(resolve_path(self.path, base_dir), "trace", absence_remedy(self.path))
         statements = self.statements(path)
         if self.window_s is not None:
             statements.append(f"from {self.window_s[0]:g} to {self.window_s[1]:g} s")

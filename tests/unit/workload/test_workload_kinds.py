@@ -248,6 +248,22 @@ class TestPaths:
         assert resolve_path("${EPDSIM_SHARED}/a.csv", Path("/base")) == Path("/data/a.csv")
         assert resolve_path("${EPDSIM_NOWHERE:-../x}/a.csv", Path("/base")) == Path("/base/../x/a.csv")
         assert resolve_path("a.csv", Path("/base")) == Path("/base/a.csv")
+
+    @pytest.mark.parametrize(
+        ("kind", "rule"),
+        [("azure-csv", "no such file"), ("blis-yaml", "no such file"), ("servegen", "no such folder or archive")],
+    )
+    def test_data_that_do_not_come_along_are_told_with_the_variable(self, monkeypatch, tmp_path, kind, rule):
+        monkeypatch.delenv("EPDSIM_SHARED", raising=False)
+        for path, remedy in (
+            (
+                "${EPDSIM_SHARED:-none}/a",
+                r"fetch it and name the folder in EPDSIM_SHARED \(docs/how-to/replay-a-public-trace\.md",
+            ),
+            ("none/a", "check the path; a relative one starts at the scenario file"),
+        ):
+            with pytest.raises(InputError, match=f"{tmp_path}/none/a': {rule}; {remedy}"):
+                build_workload({"kind": kind, "path": path}, tmp_path, 1)
         with pytest.raises(InputError, match="the environment variable EPDSIM_NOWHERE is not set; set it, or write"):
             resolve_path("${EPDSIM_NOWHERE}/a.csv", Path("/base"))
 
