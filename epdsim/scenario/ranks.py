@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from epdsim.core.errors import InputError
 from epdsim.cost.lm import LmCost
 from epdsim.cost.spec import LinearLmSpec, RooflineEncodeSpec, build_lm
 from epdsim.scenario.loader import Scenario
 from epdsim.scenario.schema import ScenarioSpec
-from epdsim.scenario.search_schema import PoolBounds
+
+if TYPE_CHECKING:
+    from epdsim.scenario.search_schema import PoolBounds
 
 
 def gpus_of(spec: ScenarioSpec, pool: str) -> int:
