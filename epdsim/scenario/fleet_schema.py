@@ -47,8 +47,9 @@ class EnginePoolSpec(Strict):
 
     Attributes:
         count: Instances.
-        tp: Tensor-parallel ranks of each, a GPU each: they read its broadcast, share the model (`costs.lm.tp`) and are what an
-            instance costs in a plan. The memory that they have together is for `scheduler.num_gpu_blocks` to say.
+        tp: Tensor-parallel ranks of each, a GPU each; left out where `costs.lm.tp` is stated, as many as that. They read its
+            broadcast, share the model and are what an instance costs in a plan. The memory that they have together is for
+            `scheduler.num_gpu_blocks` to say.
         lockstep: Whether all step together, each step as long as the longest of them: data-parallel ranks that are aligned.
         router: Which of them takes the next request; null for `fleet.router`.
         scheduler: Settings of each one's scheduler.

@@ -14,13 +14,26 @@ from epdsim.scenario.schema import ScenarioSpec
 if TYPE_CHECKING:
     from epdsim.scenario.search_schema import PoolBounds
 
+EnginePoolName = Literal["prefill", "decode"]
+
 
 def gpus_of(spec: ScenarioSpec, pool: str) -> int:
     """GPUs of an instance of a pool, by the dotted key of the number of its instances; a front end counts as one."""
     if pool == "fleet.encode.count":
         return spec.costs.encode.tp if isinstance(spec.costs.encode, RooflineEncodeSpec) else 1
-    engines = {"fleet.prefill.count": spec.fleet.prefill, "fleet.decode.count": spec.fleet.decode}
-    return engines[pool].tp if pool in engines else 1
+    engines: dict[str, EnginePoolName] = {"fleet.prefill.count": "prefill", "fleet.decode.count": "decode"}
+    return ranks_of(spec, engines[pool]) if pool in engines else 1
+
+
+def ranks_of(spec: ScenarioSpec, pool: EnginePoolName) -> int:
+    """Ranks of an engine of a pool: its `tp`, or as many as GPUs share the model where the costs alone say so."""
+    engines, described = getattr(spec.fleet, pool), getattr(spec.costs, _costs_key(spec, pool))
+    stated = None if "tp" in engines.model_fields_set else getattr(described, "tp", None)
+    return stated or engines.tp
+
+
+def _costs_key(spec: ScenarioSpec, pool: EnginePoolName) -> str:
+    return "decode_lm" if pool == "decode" and spec.costs.decode_lm else "lm"
 
 
 def priced_otherwise(spec: ScenarioSpec, pools: Mapping[str, PoolBounds]) -> Iterator[str]:
@@ -31,7 +44,7 @@ def priced_otherwise(spec: ScenarioSpec, pools: Mapping[str, PoolBounds]) -> Ite
             yield f"an instance of {name} costs {bounds.gpus:g} GPUs, as plan.pools says; it is run on {gpus}"
 
 
-def engine_lm(scenario: Scenario, spec: ScenarioSpec, pool: Literal["prefill", "decode"]) -> LmCost:
+def engine_lm(scenario: Scenario, spec: ScenarioSpec, pool: EnginePoolName) -> LmCost:
     """Steps of a pool's engines: as many GPUs share the model as each of them has ranks.
 
     Args:
@@ -42,8 +55,8 @@ def engine_lm(scenario: Scenario, spec: ScenarioSpec, pool: Literal["prefill", "
     Raises:
         InputError: The costs state another number of GPUs, or the model cannot be shared so.
     """
-    key = "decode_lm" if pool == "decode" and spec.costs.decode_lm else "lm"
-    described, tp = getattr(spec.costs, key), getattr(spec.fleet, pool).tp
+    key, tp = _costs_key(spec, pool), ranks_of(spec, pool)
+    described = getattr(spec.costs, key)
     place = scenario.file.place(("costs", key))
     if not isinstance(described, LinearLmSpec):
         if described.tp is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from epdsim.core.records import record
 from epdsim.core.rules import IDEAL, Dialect
@@ -19,7 +19,7 @@ from epdsim.report.sink import MetricsSink
 from epdsim.scenario.fleet_schema import EncodePoolSpec, EnginePoolSpec
 from epdsim.scenario.loader import Scenario
 from epdsim.scenario.points import Point
-from epdsim.scenario.ranks import engine_lm
+from epdsim.scenario.ranks import EnginePoolName, engine_lm, ranks_of
 from epdsim.scenario.schema import CostsSpec, ScenarioSpec
 from epdsim.scenario.slo import decided_by_few
 from epdsim.workload.registry import build_workload
@@ -190,9 +190,9 @@ def _fleet(scenario: Scenario, spec: ScenarioSpec, dialect: Dialect, *, uses_mro
     fleet = spec.fleet
     consumes, generates_apart = fleet.topology.startswith("e+"), fleet.topology.endswith("p+d")
 
-    def pool(name: Literal["prefill", "decode"], described: EnginePoolSpec, ec_role: str) -> EnginePool:
+    def pool(name: EnginePoolName, described: EnginePoolSpec, ec_role: str) -> EnginePool:
         config, lm = described.scheduler.build(uses_mrope=uses_mrope, ec_role=ec_role), engine_lm(scenario, spec, name)
-        return EnginePool(described.count, config, described.tp, lm, described.lockstep, described.router)
+        return EnginePool(described.count, config, ranks_of(spec, name), lm, described.lockstep, described.router)
 
     return FleetConfig(
         topology=fleet.topology,

@@ -31,14 +31,24 @@ def test_as_many_gpus_share_the_model_as_engines_have_ranks(scenario) -> None:
     assert tps_of(scenario(LM, "fleet.prefill.tp=4", "costs.lm.tp=4")) == [4], "stated twice alike; none decodes apart"
 
 
+def test_engines_have_as_many_ranks_as_gpus_share_the_model_where_the_costs_alone_say_so(scenario) -> None:
+    loaded = scenario(LM, "fleet.topology=p+d", "costs.lm.tp=4", "fleet.decode.scheduler.num_gpu_blocks=900")
+    fleet = build_point(loaded, {}, 0).fleet
+    assert (fleet.prefill.tp, fleet.decode.tp, *tps_of(loaded)) == (4, 4, 4, 4)
+    apart = scenario(LM, "fleet.topology=p+d", "costs.lm.tp=4", f"costs.decode_lm={ROOFLINE}", "fleet.decode.tp=2")
+    assert tps_of(apart) == [4, 2]
+    pools, _ = pools_at(scenario(LM, LEVEL, POOLS, "fleet.topology=p+d", "costs.lm.tp=4"), {})
+    assert [bounds.gpus for bounds in pools.values()] == [4, 4]
+
+
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
         (["fleet.prefill.tp=8", "costs.lm.tp=2"], "'costs.lm.tp': 2: engines have .*, and fleet.prefill.tp is 8; leave costs"),
-        (["costs.lm.tp=2"], "'costs.lm.tp': 2: .*, and fleet.prefill.tp is 1; leave costs.lm.tp out"),
-        (["fleet.topology=p+d", "fleet.prefill.tp=2", "costs.lm.tp=2"], "'costs.lm.tp': 2: .*, and fleet.decode.tp is 1"),
+        (["costs.lm.tp=2", "fleet.prefill.tp=1"], "'costs.lm.tp': 2: .*, and fleet.prefill.tp is 1; leave costs.lm.tp out"),
+        (["fleet.topology=p+d", "fleet.decode.tp=1", "costs.lm.tp=2"], "'costs.lm.tp': 2: .*, and fleet.decode.tp is 1"),
         (
-            ["fleet.topology=p+d", f"costs.decode_lm={ROOFLINE}", "costs.decode_lm.tp=4"],
+            ["fleet.topology=p+d", f"costs.decode_lm={ROOFLINE}", "costs.decode_lm.tp=4", "fleet.decode.tp=1"],
             "'costs.decode_lm.tp': 4: .*; leave costs.decode_lm.tp out, so that fleet.decode.tp sets both",
         ),
         (["fleet.prefill.tp=3"], "on the 3 GPUs of fleet.prefill.tp: tp = 3: must divide the 32 heads of qwen3-vl-8b"),
