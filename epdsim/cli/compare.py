@@ -26,6 +26,12 @@ def compare(
             "--head", help="Change a key on the side of the head, e.g. fleet.router=least_loaded.", metavar="KEY=VALUE"
         ),
     ] = None,
+    on_both: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="Change a key on both sides, under --base and --head; repeatable.", metavar="KEY=VALUE"
+        ),
+    ] = None,
     seeds: Annotated[str, typer.Option(help="Seeds from A to B - 1.", metavar="A:B")] = "0:5",
     figures: Annotated[
         list[str] | None,
@@ -49,9 +55,10 @@ def compare(
     from epdsim.scenario.compare_session import Side, run_compare
     from epdsim.scenario.sweep import Sweep
 
+    both, either = tuple(on_both or ()), "--set or " if on_both else ""
     holds = run_compare(
-        Side(base, tuple(on_base or ())),
-        Side(head or base, tuple(on_head or ())),
+        Side(base, (*both, *(on_base or ())), f"{either}--base"),
+        Side(head or base, (*both, *(on_head or ())), f"{either}--head"),
         seeds=seed_range(seeds),
         figures=figures or (),
         tolerated_percent=worse_by,

@@ -33,10 +33,17 @@ from epdsim.scenario.sweep import Sweep
 
 @record
 class Side:
-    """A scenario file and what the command line changes in it."""
+    """A scenario file and what the command line changes in it.
+
+    Attributes:
+        path: The file.
+        overrides: Settings, the later ones on top.
+        option: What they stand behind, for errors.
+    """
 
     path: Path
     overrides: tuple[str, ...]
+    option: str
 
     def jobs(self, points: Sequence[Point], seeds: range, *, is_judged: bool) -> list[Job]:
         """Every seed of every point."""
@@ -58,21 +65,19 @@ def run_compare(
     Raises:
         InputError: A file or a figure cannot be used, or both sides are the same.
     """
-    if base == head:
+    if (base.path, base.overrides) == (head.path, head.overrides):
         raise InputError(
             f"{base.path}", "base and head are the same", "name another file, or settings with --base or --head"
         )
     if len(seeds) > 1:
         check_installed()
-    for option, side in (("--base", base), ("--head", head)):
+    for side in (base, head):
         if any(override.partition("=")[0] == "seed" for override in side.overrides):
-            raise InputError(f"{option} seed=...", "both sides run on the same seeds", "choose them with --seeds")
+            raise InputError(f"{side.option} seed=...", "both sides run on the same seeds", "choose them with --seeds")
     chosen = tuple(dict.fromkeys(figures)) or DEFAULT_FIGURES
     for name in chosen:
         check_metric(name)
-    points = common_points(
-        load_scenario(base.path, base.overrides, "--base"), load_scenario(head.path, head.overrides, "--head")
-    )
+    points = common_points(*(load_scenario(side.path, side.overrides, side.option) for side in (base, head)))
     with SweepProgress() as progress, sweep.started(progress) as run_jobs:
         jobs = [job for side in (base, head) for job in side.jobs(points, seeds, is_judged=sweep.is_judged)]
         done = [result.run for result in run_jobs(jobs) if result.run is not None]

@@ -29,6 +29,13 @@ def test_files_are_compared_where_they_have_the_same_points(epdsim):
     assert all(row["base"] == row["head"] and not row["is_regression"] for row in rows)
 
 
+def test_a_setting_of_both_sides_is_under_those_of_either(epdsim):
+    both = ("--set", "costs.hop_ms=3", "--set", "costs.lm.fixed_ms=9")
+    words = ("compare", "small.yaml", "--head", "costs.lm.fixed_ms=6", "--json", *FAST)
+    twice = ("--base", "costs.hop_ms=3", "--base", "costs.lm.fixed_ms=9", "--head", "costs.hop_ms=3")
+    assert epdsim(*words, *both).out == epdsim(*words, *twice).out != epdsim(*words).out
+
+
 def test_processes_change_nothing(epdsim):
     words = ("compare", "small.yaml", "--head", "fleet.router=least_loaded", "--seeds", "0:2", "--json")
     assert epdsim(*words, "--processes", "1").out == epdsim(*words, "--processes", "2").out
@@ -52,6 +59,9 @@ def test_a_property_that_a_side_breaks_is_told(epdsim, unfair):
         (["small.yaml"], "base and head are the same"),
         (["small.yaml", "missing.yaml"], "missing.yaml"),
         (["small.yaml", "--head", "fleet.cooks=3"], "cooks"),
+        (["small.yaml", "--set", "costs.hop_ms=3"], "base and head are the same"),
+        (["small.yaml", "--set", "seed=3", "--head", "title=x"], "--set or --base seed=...: both sides"),
+        (["small.yaml", "--set", "costs.hop_ms", "--head", "title=x"], "--set or --base 'costs.hop_ms': it has no '='"),
         (["small.yaml", "--head", "seed=1"], "choose them with --seeds"),
         (["small.yaml", "--head", "costs.hop_ms"], "--head 'costs.hop_ms': it has no '='"),
         (["small.yaml", "--head", "title=x", "--figure", "speed"], "there is no such figure"),
