@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ from epdsim.workload.request import WorkloadRequest
 from epdsim.workload.workload import Workload
 
 _SHOW_EVERY = 5_000
+_NAMES = {"image": "picture", "video": "clip", "audio": "sound"}
 
 
 def run_convert(source: Path, out: Path, form: str | None, overrides: Sequence[str], *, seed: int | None) -> None:
@@ -85,8 +87,8 @@ class Counts:
     last_ms: float = 0.0
     text_tokens: int = 0
     output_tokens: int = 0
-    media: int = 0
-    contents: set[int] = field(default_factory=set[int])
+    media: Counter[str] = field(default_factory=Counter[str])
+    contents: dict[str, set[int]] = field(default_factory=lambda: {modality: set() for modality in _NAMES})
     sessions: set[int] = field(default_factory=set[int])
 
     def take(self, request: WorkloadRequest) -> None:
@@ -98,8 +100,8 @@ class Counts:
             if isinstance(part, TokenRun):
                 self.text_tokens += part.length
             else:
-                self.media += 1
-                self.contents.add(hash(part))
+                self.media[part.modality] += 1
+                self.contents[part.modality].add(hash(part))
         if request.session_id:
             self.sessions.add(hash(request.session_id))
 
@@ -116,7 +118,13 @@ def _print(workload: Workload, kind: str, counts: Counts, out: Path) -> None:
         show(
             f"per request: {counts.text_tokens / count:,.0f} text tokens, {counts.output_tokens / count:,.0f} generated"
         )
-    show(f"{counts.media:,} pictures, clips and sounds, {len(counts.contents):,} of them different")
+    show(", ".join(_media_told(counts)) or "no pictures, clips or sounds")
     if counts.sessions:
         show(f"{len(counts.sessions):,} conversations")
-    show(f"wrote {out}")
+    show(f"wrote {out}, which a workload of kind jsonl reads")
+
+
+def _media_told(counts: Counts) -> Iterator[str]:
+    for modality, name in _NAMES.items():
+        if count := counts.media[modality]:
+            yield f"{count:,} {name}{'s' if count > 1 else ''} ({len(counts.contents[modality]):,} different)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -30,7 +30,7 @@ class CsvTable:
         line: Number of the line that was read last.
 
     Raises:
-        InputError: The file is missing, empty, or no text.
+        InputError: The file is missing, empty, or no text, or something else than a comma stands between its cells.
     """
 
     def __init__(self, path: Path, told: str) -> None:
@@ -39,6 +39,7 @@ class CsvTable:
         header = next(self._checked(), None)
         if header is None:
             raise InputError(f"trace {str(path)!r}", "is empty")
+        check_commas(header, path, self.line)
         self.header = [name.strip() for name in header]
         self._names = [name.lower() for name in self.header]
 
@@ -96,6 +97,21 @@ class CsvTable:
             yield from self._lines
         except csv.Error as error:
             raise line_error(self.path, self.line, "", f"is not CSV ({error})", "correct or drop the line") from error
+
+
+def check_commas(header: Sequence[str], path: Path, line: int) -> None:
+    """Refuse a first line that is one cell because something else stands between its names; every form has three at least.
+
+    Such a file is not read as it is, for `;` stands between the pictures of a cell.
+
+    Raises:
+        InputError: With what stands there.
+    """
+    for separator, told in ((";", "';'"), ("\t", "a tab"), ("|", "'|'")):
+        if len(header) == 1 and header[0].count(separator) > 1:
+            raise line_error(
+                path, line, header[0], f"has {told} between its cells", "write the file with commas between them"
+            )
 
 
 def settle_zero(prompt: int, output: int, policy: ZeroTokens, names: tuple[str, str]) -> tuple[int, int] | None:

@@ -13,6 +13,7 @@ import yaml
 from epdsim.core.errors import InputError
 from epdsim.core.files import read_whole
 from epdsim.workload.blis_file import MOST_YAML_BYTES
+from epdsim.workload.csv_rows import check_commas
 from epdsim.workload.own_csv import COLUMNS, REQUIRED
 from epdsim.workload.trace_files import line_error, read_lines, require_file
 from epdsim.workload.trace_header import FORMAT
@@ -90,6 +91,7 @@ def _of_json(path: Path, number: int, line: bytes) -> str:
 
 def _of_csv(path: Path, number: int, line: bytes) -> str:
     header = next(csv.reader([line.decode(errors="replace")], skipinitialspace=True), [])
+    check_commas(header, path, number)
     names = {name.strip().lower() for name in header}
     if {"timestamp", "contexttokens", "generatedtokens"} <= names:
         return "azure-csv"

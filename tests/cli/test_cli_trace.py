@@ -103,7 +103,7 @@ def test_a_converted_trace_runs_as_the_original_does(epdsim, kind):
     done = epdsim("trace", "convert", name, "-o", "out.jsonl.gz", *settings_)
     assert (done.code, done.err) == (0, "")
     assert f"read {Path(name).absolute()} as {kind}\n" in done.out
-    assert done.out.endswith("wrote out.jsonl.gz\n")
+    assert done.out.endswith("wrote out.jsonl.gz, which a workload of kind jsonl reads\n")
     source = {"kind": kind, "path": name, **keys}
     assert list(read_jsonl(Path("out.jsonl.gz"))) == list(build_workload(source, Path(), 0))
     assert run_of(epdsim, source) == run_of(epdsim, {"kind": "jsonl", "path": "out.jsonl.gz"})
@@ -134,6 +134,22 @@ def test_a_scenario_s_own_traffic_is_converted_with_its_closed_loop(epdsim):
     header = json.loads(Path("out.jsonl").read_text().splitlines()[0])
     assert (header["version"], header["concurrency"], header["keeps_arrivals"]) == (1, 3, True)
     assert run_of(epdsim, loop) == run_of(epdsim, {"kind": "jsonl", "path": "out.jsonl"})
+
+
+def test_pictures_clips_and_sounds_are_counted_apart(epdsim):
+    header = "arrival_s,prompt_tokens,output_tokens,images,image_hashes\n"
+    sound = {"modality": "audio", "hash": "s", "duration_s": 2.0}
+    line = {"timestamp": 0, "input_length": 1, "output_length": 1}
+    for text, told in (
+        (
+            header + "0,1,1,720p;8x8,a;b\n1,1,1,1280x720x3;720p,c;a\n",
+            "3 pictures (2 different), 1 clip (1 different)\n",
+        ),
+        (json.dumps({**line, "mm_items": [sound, sound]}), "\n2 sounds (1 different)\n"),
+        (json.dumps(line), "\nno pictures, clips or sounds\n"),
+    ):
+        Path("in.txt").write_text(text)
+        assert told in epdsim("trace", "convert", "in.txt", "-o", "out.jsonl").out
 
 
 def test_converting_twice_changes_nothing_but_where_it_comes_from(epdsim):

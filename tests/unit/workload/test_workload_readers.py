@@ -404,6 +404,11 @@ class TestOwnCsv:
         refused(read, "csv", header + "0,1,1,a,,\n1,1,1,a,,\n", "has the request_id 'a' of a line before")
         refused(read, "csv", header + "0,1,1,a,high,\n", "needs a whole number as priority")
 
+    def test_other_separators_are_told_where_the_form_is_named(self, tmp_path):
+        (tmp_path / "log.csv").write_text("when;prompt_tokens;output_tokens;images\n0;1;1;8x8\n")
+        with pytest.raises(InputError, match=r"log\.csv, line 1 .*: has ';' between its cells"):
+            build_workload({"kind": "csv", "path": "log.csv", "columns": {"arrival": "when"}}, tmp_path, 1)
+
     def test_pictures_alone_are_a_prompt(self, read):
         (one,) = read("csv", OWN + "0,0,1,8x8,\n")
         assert one.parts == (MediaRef("csv-2/0", height=8, width=8),)
@@ -418,6 +423,12 @@ class TestDetection:
             ("{\n", "is no JSON"),
             ('{"prompt": 3}\n', "has 'prompt', which is the start of no form that is known; name it with --from"),
             ("num_images,cdf\n1,2\n", "has 'num_images, cdf'"),
+            (
+                "arrival_s;prompt_tokens;output_tokens\n1;2;3\n",
+                "line 1 .*: has ';' between its cells; write the file with commas",
+            ),
+            ("arrival_s\tprompt_tokens\toutput_tokens\n", "has a tab between its cells"),
+            ("a prompt; an answer\n", "is the start of no form"),
             ("ts,prompt_tokens,output_tokens\n1,2,3\n", r"--from csv --set 'columns=\{arrival: NAME\}'"),
         ],
     )
