@@ -87,7 +87,7 @@ def run_compare(
     broken = [*violations(done[:middle], "base"), *violations(done[middle:], "head")]
     worse = [one for one in found if one.is_regression(tolerated_percent)]
     if as_json:
-        rows = [dataclasses.asdict(one) | {"is_regression": one in worse} for one in found]
+        rows = [_as_data(one) | {"is_regression": one in worse} for one in found]
         body = {"seeds": len(seeds), "tolerated_percent": tolerated_percent, "differences": rows, "absent": absent}
         body["violated"] = [one.sentence for one in broken]
         sys.stdout.write(json.dumps(body, indent=2, sort_keys=True) + "\n")
@@ -115,11 +115,18 @@ def _absent(
     return told
 
 
+def _as_data(one: Difference) -> dict[str, object]:
+    """For programs; the ends of an interval that there is not are null."""
+    ends = {} if one.has_interval else {"low_percent": None, "high_percent": None}
+    return {**dataclasses.asdict(one), **ends}
+
+
 def _by_point(metrics: Sequence[RunMetrics], num_seeds: int) -> list[Sequence[RunMetrics]]:
     return [metrics[start : start + num_seeds] for start in range(0, len(metrics), num_seeds)]
 
 
 def _print(found: Sequence[Difference], worse: Sequence[Difference], seeds: range, tolerated_percent: float) -> None:
+    without = "one seed" if len(seeds) == 1 else "the same with every seed"
     rows = [
         [
             described(one.point),
@@ -127,7 +134,7 @@ def _print(found: Sequence[Difference], worse: Sequence[Difference], seeds: rang
             f"{one.base:,.4g}",
             f"{one.head:,.4g}",
             change_told(one.change_percent),
-            change_told(one.low_percent, one.high_percent) if len(seeds) > 1 else "one seed",
+            change_told(one.low_percent, one.high_percent) if one.has_interval else without,
             "REGRESSION" if one in worse else "",
         ]
         for one in found
@@ -138,8 +145,22 @@ def _print(found: Sequence[Difference], worse: Sequence[Difference], seeds: rang
         ["at", "figure", "base", "head", "change", interval, ""],
         rows,
     )
-    out = console()
+    out, alike = console(), [one for one in found if not one.has_interval]
+    if alike and len(seeds) > 1:
+        out.print(
+            f"the seeds change nothing{_where(alike, found)}: there is no interval, and one run of each side decides"
+        )
     for one in worse:
-        out.print(f"FAILS  {one}, worse by more than {tolerated_percent:g} %")
+        certain = "" if one.has_interval else " in one run of each side"
+        out.print(f"FAILS  {one}, worse by more than {tolerated_percent:g} %{certain}")
     if not worse:
-        out.print(f"holds  no figure is worse by more than {tolerated_percent:g} % for certain")
+        certain = " or ".join(
+            [*["for certain"] * (len(alike) < len(found)), *["in one run of each side"] * bool(alike)]
+        )
+        out.print(f"holds  no figure is worse by more than {tolerated_percent:g} % {certain}")
+
+
+def _where(some: Sequence[Difference], found: Sequence[Difference]) -> str:
+    """The points of some differences, in words; empty where there are no others."""
+    places = dict.fromkeys(described(one.point) for one in some)
+    return "" if len(some) == len(found) else f" at {'; '.join(places)}"

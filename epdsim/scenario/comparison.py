@@ -2,7 +2,8 @@
 
 Both sides see the same requests at the same times (common random numbers), so what is judged is the mean of the differences per
 seed, with a confidence interval by Student's t over the seeds. A difference is a regression when even the interval's kinder end
-is worse than what was stated as tolerable.
+is worse than what was stated as tolerable. Where the seeds change nothing (a trace without random parts) they are one sample told
+several times: the change stands, without an interval.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ class Difference:
         figure: Its dotted name.
         base: Mean over the seeds.
         head: Mean over the seeds.
-        low_percent: Lower end of the confidence interval of the change, in percent of `base`.
+        low_percent: Lower end of the confidence interval of the change, in percent of `base`; without an interval the change.
         high_percent: Upper end.
+        num_seeds: Seeds that it was taken over, which is 1 where all seeds give the same runs; then there is no interval.
     """
 
     point: Point
@@ -49,6 +51,12 @@ class Difference:
     head: float
     low_percent: float
     high_percent: float
+    num_seeds: int
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether chance was measured."""
+        return self.num_seeds > 1
 
     @property
     def change_percent(self) -> float:
@@ -61,7 +69,7 @@ class Difference:
         return -self.high_percent if more_is_better(self.figure) else self.low_percent
 
     def is_regression(self, tolerated_percent: float) -> bool:
-        """Whether it is worse by more than is tolerated, for certain as far as the seeds say."""
+        """Whether it is worse by more than is tolerated: for certain as far as the seeds say, or in its one pair of runs."""
         if self.figure == NOT_SERVED and self.head > self.base:
             return True
         return self.worse_by_percent > tolerated_percent
@@ -116,15 +124,20 @@ def differences(
         any: of a side that serves less the latencies say nothing.
     """
     found: list[Difference] = []
-    for point, before, after in zip(points, base, head, strict=True):
+    for point, *sides in zip(points, base, head, strict=True):
+        before, after = (side[:1] for side in sides) if _seeds_change_nothing(*sides) else sides
         lost = [[float(one.unserved) for one in side] for side in (before, after)]
         if any(map(any, lost)):
             found.append(_difference(point, NOT_SERVED, *lost))
         for figure in figures:
             if not missing(figure, (*before, *after)):
-                sides = [[metric(one, figure) for one in side] for side in (before, after)]
-                found.append(_difference(point, figure, *sides))
+                values = [[metric(one, figure) for one in side] for side in (before, after)]
+                found.append(_difference(point, figure, *values))
     return found
+
+
+def _seeds_change_nothing(*sides: Sequence[RunMetrics]) -> bool:
+    return all(one == side[0] for side in sides for one in side)
 
 
 def missing(figure: str, runs: Sequence[RunMetrics]) -> str:
@@ -144,7 +157,7 @@ def _difference(point: Point, figure: str, base: Sequence[float], head: Sequence
         half = _student_t(len(changes) - 1) * stdev(changes) / sqrt(len(changes))
     level = mean(base)
     ends = sorted((_percent(middle - half, level), _percent(middle + half, level)))
-    return Difference(point, figure, level, mean(head), ends[0], ends[1])
+    return Difference(point, figure, level, mean(head), ends[0], ends[1], len(changes))
 
 
 def _percent(change: float, base: float) -> float:

@@ -36,6 +36,34 @@ def test_a_setting_of_both_sides_is_under_those_of_either(epdsim):
     assert epdsim(*words, *both).out == epdsim(*words, *twice).out != epdsim(*words).out
 
 
+STILL = "workload={kind: fixed, requests: [{id: r, output_tokens: 4, parts: [{text_tokens: 5}]}]}"
+
+
+def test_seeds_that_change_nothing_give_no_interval_and_are_told(epdsim):
+    words = ("compare", "small.yaml", "--set", STILL, *FAST)
+    done = epdsim(*words, "--head", "costs.hop_ms=0.6", "--figure", "ttft_ms")
+    assert done.code == 1
+    assert "the seeds change nothing: there is no interval, and one run of each side decides" in done.out
+    assert "the same with every seed" in done.out
+    assert "worse by more than 0 % in one run of each side" in done.out
+    assert " % to " not in done.out
+    assert "for certain" not in done.out
+    rows = json.loads(epdsim(*words, "--head", "costs.hop_ms=0.6", "--json").out)["differences"]
+    assert {(row["low_percent"], row["high_percent"], row["num_seeds"]) for row in rows} == {(None, None, 1)}
+    better = epdsim(*words, "--head", "costs.hop_ms=0.4", "--figure", "ttft_ms")
+    assert better.code == 0
+    assert "holds  no figure is worse by more than 0 % in one run of each side" in better.out
+
+
+def test_points_where_the_seeds_change_nothing_are_named(epdsim):
+    axes = f"axes.load={{still: {{{STILL.replace('=', ': ')}}}, drawn: {{}}}}"
+    both = ("--set", axes, "--set", "runs=[{load: [still, drawn]}]", "--set", "claims=[]")
+    done = epdsim("compare", "small.yaml", *both, "--head", "costs.hop_ms=0.4", "--figure", "ttft_ms", *FAST)
+    assert done.code == 0
+    assert "the seeds change nothing at load still: " in done.out
+    assert "holds  no figure is worse by more than 0 % for certain or in one run of each side" in done.out
+
+
 def test_processes_change_nothing(epdsim):
     words = ("compare", "small.yaml", "--head", "fleet.router=least_loaded", "--seeds", "0:2", "--json")
     assert epdsim(*words, "--processes", "1").out == epdsim(*words, "--processes", "2").out

@@ -39,6 +39,21 @@ def test_the_interval_is_students_over_the_differences_per_seed():
     assert not one.is_regression(5.1)
 
 
+def test_seeds_that_change_nothing_are_one_sample():
+    alike = ttft([100, 100, 100], [101, 101, 101])
+    assert (alike.num_seeds, alike.has_interval) == (1, False)
+    assert alike.change_percent == alike.low_percent == alike.high_percent == 1
+    assert alike.is_regression(0.9)
+    assert not alike.is_regression(1)
+    for base, head in (([100, 100, 100], [101, 101, 102]), ([99, 100, 100], [101, 101, 101])):
+        assert ttft(base, head).num_seeds == 3, "they change something on one side"
+
+
+def test_a_figure_that_stands_still_while_others_move_has_its_interval():
+    (still,) = differences([{}], ["steps"], [runs(1, 2, steps=10)], [runs(3, 4, steps=11)])
+    assert (still.has_interval, still.low_percent, still.high_percent) == (True, 10, 10)
+
+
 def test_what_may_be_chance_is_no_regression():
     assert not ttft([90, 100, 110], [80, 130, 105]).is_regression(0)
 
