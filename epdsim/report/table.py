@@ -69,6 +69,9 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 def summary_rows(metrics: RunMetrics) -> list[tuple[str, str]]:
     """A run's figures as label and value, in the order a planner asks for them."""
     rows = [("requests", _books(metrics)), ("simulated time", millis(metrics.duration_ms))]
+    if told := latencies_are_of(metrics):
+        rows.append(("latencies are of", told))
+    rows += [("not served", f"{count:,} x: {reason}") for reason, count in metrics.failures.items()]
     rows += _latency("TTFT", metrics.ttft_ms)
     if metrics.ttft_by_stage_ms:
         parts = (f"{stage} {millis(spent)}" for stage, spent in metrics.ttft_by_stage_ms.items())
@@ -102,16 +105,26 @@ def summary_rows(metrics: RunMetrics) -> list[tuple[str, str]]:
     if metrics.retries:
         rows.append(("legs sent again", f"{metrics.retries:,}"))
         rows += _latency("recovery", metrics.recovery_ms)
-    rows += [("not served", f"{count:,} x: {reason}") for reason, count in metrics.failures.items()]
     return rows
 
 
+def latencies_are_of(metrics: RunMetrics) -> str:
+    """Which requests the latencies speak of, where they are not all: those that were turned away waited for nothing."""
+    others = [f"{count:,} {name}" for name, count in _others(metrics).items() if count]
+    if not metrics.completed or not others:
+        return ""
+    return f"the {metrics.completed:,} of {metrics.injected:,} requests that completed, not of {', '.join(others)}"
+
+
 def _books(metrics: RunMetrics) -> str:
-    parts = {"completed": metrics.completed, "failed": metrics.failed, "refused": metrics.refused}
-    if metrics.aborted:
-        parts["left by their clients"] = metrics.aborted
-    parts["unfinished"] = metrics.unfinished
+    parts = {"completed": metrics.completed, **_others(metrics)}
     return f"{metrics.injected:,} = " + " + ".join(f"{count:,} {name}" for name, count in parts.items())
+
+
+def _others(metrics: RunMetrics) -> Mapping[str, int]:
+    """Requests that did not complete, by their fate."""
+    left = {"left by their clients": metrics.aborted} if metrics.aborted else {}
+    return {"failed": metrics.failed, "refused": metrics.refused, **left, "unfinished": metrics.unfinished}
 
 
 def _latency(name: str, values: Distribution | None) -> list[tuple[str, str]]:

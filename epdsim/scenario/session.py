@@ -15,7 +15,7 @@ from epdsim.core.files import check_apart, check_place
 from epdsim.core.records import record
 from epdsim.events import NdjsonWriter, PerfettoWriter, Sink
 from epdsim.report.metrics import RunMetrics
-from epdsim.report.table import console, print_text
+from epdsim.report.table import console, latencies_are_of, print_text
 from epdsim.scenario.claims import Verdict, compare, judge
 from epdsim.scenario.jobs import Listeners, loaded_once
 from epdsim.scenario.judged import Violation, as_plain, summary, violations
@@ -180,9 +180,11 @@ def print_result(result: ScenarioResult, verdicts: Sequence[Verdict]) -> None:
 
 
 def _print_not_served(runs: Sequence[RunResult]) -> None:
-    """Why requests failed or were refused: the chosen columns need not show that any did."""
+    """Why requests failed or were refused, and of whom the latencies are then: the chosen columns need not show that any did."""
     for run in runs:
         place = f"{described(run.point)}: " if run.point else ""
+        if run.metrics.unserved and (told := latencies_are_of(run.metrics)):
+            console().print(f"latencies   {place}of {told}")
         for reason, count in run.metrics.failures.items():
             console().print(f"not served  {place}{count:,} of {run.metrics.injected:,} requests: {reason}")
 

@@ -101,6 +101,20 @@ def test_a_claim_that_fails_is_told_and_makes_the_exit_code_1(epdsim):
     assert done.out.splitlines()[-1].startswith("FAILS  ec_loads equal across topology at ranks 2: different are")
 
 
+@pytest.mark.parametrize("columns", ["[ttft_ms]", "[]"])
+def test_latencies_of_the_few_that_were_served_say_so(epdsim, columns):
+    little = ("fleet.prefill.scheduler.num_gpu_blocks=8", f"columns={columns}", "claims=[]", "runs=[{ranks: [2]}]")
+    words = [word for one in little for word in ("--set", one)]
+    metrics = json.loads(epdsim("run", "small.yaml", *words, "--json").out)["runs"][0]["metrics"]
+    assert 0 < metrics["completed"] < metrics["injected"] == metrics["completed"] + metrics["refused"] == 12
+    done = epdsim("run", "small.yaml", *words)
+    assert done.code == 0
+    served, told = metrics["completed"], " ".join(done.out.split())
+    assert f"the {served} of 12 requests that completed, not of {12 - served} refused" in told
+    assert "not served" in told
+    assert "raise num_gpu_blocks" in told
+
+
 def test_a_figure_of_nothing_is_shown_as_none(epdsim):
     tiny = ["--set", "fleet.prefill.scheduler.num_gpu_blocks=2", "--set", "claims=[]"]
     done = epdsim("run", "small.yaml", *tiny)

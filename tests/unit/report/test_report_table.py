@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from epdsim.events import RequestArrived, RequestFailed
+from epdsim.events import FirstToken, RequestArrived, RequestFailed, RequestFinished
 from epdsim.report.sink import MetricsSink
-from epdsim.report.table import millis, nbytes, print_table, summary_rows
+from epdsim.report.table import latencies_are_of, millis, nbytes, print_table, summary_rows
 
 
 @pytest.mark.parametrize(
@@ -40,11 +40,33 @@ def test_markup_in_a_name_is_shown_and_not_obeyed(capsys):
     assert "[i]x" in printed
 
 
-def test_a_summary_tells_the_books_first_and_reasons_last():
+def test_a_summary_tells_the_books_first_and_reasons_beside_the_latencies():
     sink = MetricsSink()
     sink(RequestArrived(0.0, "o", "r", 1))
     sink(RequestFailed(1.0, "o", "r", "too long", refused=True))
     rows = summary_rows(sink.result())
     assert rows[0] == ("requests", "1 = 0 completed + 0 failed + 1 refused + 0 unfinished")
-    assert rows[-1] == ("not served", "1 x: too long")
-    assert not {"TTFT", "media items", "embeddings loaded (EC)"} & {label for label, _ in rows}
+    assert rows[2] == ("not served", "1 x: too long")
+    assert not {"TTFT", "media items", "embeddings loaded (EC)", "latencies are of"} & {label for label, _ in rows}
+
+
+def test_latencies_of_some_say_of_whom():
+    sink = MetricsSink()
+    for name in ("served", "refused"):
+        sink(RequestArrived(0.0, "o", name, 1))
+    sink(RequestFailed(1.0, "o", "refused", "too long", refused=True))
+    sink(FirstToken(2.0, "p", "served"))
+    sink(RequestFinished(2.0, "p", "served", 1))
+    labels = [label for label, _ in summary_rows(sink.result())]
+    assert labels[2:5] == ["latencies are of", "not served", "TTFT"]
+    told = "the 1 of 2 requests that completed, not of 1 refused"
+    assert latencies_are_of(sink.result()) == dict(summary_rows(sink.result()))["latencies are of"] == told
+
+
+def test_latencies_of_all_say_nothing_more():
+    sink = MetricsSink()
+    sink(RequestArrived(0.0, "o", "r", 1))
+    sink(FirstToken(2.0, "p", "r"))
+    sink(RequestFinished(2.0, "p", "r", 1))
+    assert latencies_are_of(sink.result()) == ""
+    assert {"latencies are of", "not served"}.isdisjoint(dict(summary_rows(sink.result())))
