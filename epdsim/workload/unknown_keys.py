@@ -29,7 +29,7 @@ def advice(error: ValidationError, given: object, validate: Callable[[Any], obje
     unknown = [key_in(given, location, is_missing=False) for location in found]
     rest: Any = copy.deepcopy(given)
     for *above, last in unknown:
-        del reduce(getitem, above, rest)[last]
+        reduce(getitem, above, rest).pop(last, None)  # two places may be one mapping, given twice
     try:
         made: Any = validate(rest)
     except ValidationError:
