@@ -66,6 +66,16 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     console().print(table)
 
 
+WORKING = "steps that only generate count too"
+"""What is to be said of the share of time that an engine works: all of it is not all that it can do."""
+
+
+def summary_table(title: str, metrics: RunMetrics) -> TextTable:
+    """A run's figures."""
+    caption = f"utilisation: share of the time in steps or encoder runs; {WORKING}" if metrics.busy_ms else ""
+    return TextTable(title, ["figure", "value"], summary_rows(metrics), caption)
+
+
 def summary_rows(metrics: RunMetrics) -> list[tuple[str, str]]:
     """A run's figures as label and value, in the order a planner asks for them."""
     rows = [("requests", _books(metrics)), ("simulated time", millis(metrics.duration_ms))]

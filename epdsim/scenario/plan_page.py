@@ -10,7 +10,7 @@ from epdsim.core.errors import InputError
 from epdsim.report import figures
 from epdsim.report.figures import DrawnFleet, DrawnRun
 from epdsim.report.html import Report, ReportSection
-from epdsim.report.table import TextTable, summary_rows
+from epdsim.report.table import TextTable, summary_table
 from epdsim.scenario.judged import summary
 from epdsim.scenario.loader import Scenario
 from epdsim.scenario.plan_curves import drawn as drawn_curves
@@ -57,7 +57,7 @@ def _answer_tables(one: Answer) -> list[TextTable]:
     assert one.drawn is not None, "who wants a page has the answer drawn"
     title = f"{_told(one)}the answer {_where(one)}"
     around = surroundings_tables(one.around, _told(one)) if one.around else []
-    return [TextTable(title, ["figure", "value"], summary_rows(one.drawn.metrics)), *around]
+    return [summary_table(title, one.drawn.metrics), *around]
 
 
 def _sections(one: Answer, slo: Mapping[str, float]) -> list[ReportSection]:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from epdsim.core.records import record
-from epdsim.report.table import TextTable, millis
+from epdsim.report.table import WORKING, TextTable, millis
 from epdsim.scenario.jobs import JobResult
 from epdsim.scenario.judged import Violation, violations
 from epdsim.scenario.loader import Scenario
@@ -118,7 +118,7 @@ def sentences(one: Answer, slo: Mapping[str, float]) -> list[str]:
         told.append(f"left out, for the topology has no such pool: {', '.join(one.left_out)}")
     busy = pool_utilisation(one.plan.answer.result)
     shares = ", ".join(f"{pool} {100 * share:.0f} %" for pool, share in busy.items())
-    told.append(f"busiest instance of each pool: {shares} of the time (steps that only generate count too)")
+    told.append(f"busiest instance of each pool: {shares} of the time ({WORKING})")
     metrics = one.plan.answer.result.metrics
     if metrics is not None and metrics.ttft_by_stage_ms:
         stages = ", ".join(f"{stage} {millis(spent)}" for stage, spent in metrics.ttft_by_stage_ms.items())

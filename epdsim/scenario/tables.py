@@ -11,7 +11,7 @@ from pathlib import Path
 from epdsim.core.errors import InputError
 from epdsim.core.files import whole_file
 from epdsim.report.metrics import RunMetrics
-from epdsim.report.table import TextTable, millis, nbytes, summary_rows
+from epdsim.report.table import TextTable, millis, nbytes, summary_table
 from epdsim.scenario.claims import Comparison
 from epdsim.scenario.points import Point, described, flat_figures, metric
 from epdsim.scenario.runner import RunResult
@@ -38,10 +38,7 @@ def run_tables(result: ScenarioResult) -> list[TextTable]:
     """The runs: one table with a row each where the file chooses columns, else a summary of each."""
     columns = result.scenario.spec.columns
     if not columns:
-        return [
-            TextTable(described(run.point) or "run", ["figure", "value"], summary_rows(run.metrics))
-            for run in result.runs
-        ]
+        return [summary_table(described(run.point) or "run", run.metrics) for run in result.runs]
     tables: list[TextTable] = []
     for places in _related([run.point for run in result.runs]):
         points = [result.runs[place].point for place in places]

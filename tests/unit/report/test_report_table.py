@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from epdsim.events import FirstToken, RequestArrived, RequestFailed, RequestFinished
 from epdsim.report.sink import MetricsSink
-from epdsim.report.table import latencies_are_of, millis, nbytes, print_table, summary_rows
+from epdsim.report.table import latencies_are_of, millis, nbytes, print_table, summary_rows, summary_table
 
 
 @pytest.mark.parametrize(
@@ -61,6 +63,17 @@ def test_latencies_of_some_say_of_whom():
     assert labels[2:5] == ["latencies are of", "not served", "TTFT"]
     told = "the 1 of 2 requests that completed, not of 1 refused"
     assert latencies_are_of(sink.result()) == dict(summary_rows(sink.result()))["latencies are of"] == told
+
+
+def test_what_utilisation_counts_is_told_where_there_is_any():
+    sink = MetricsSink()
+    assert summary_table("run", sink.result()).caption == ""
+    busy = replace(sink.result(), duration_ms=10.0, busy_ms={"engine-0": 10.0})
+    table = summary_table("run", busy)
+    assert ("utilisation engine-0", "100.0 %") in table.rows
+    assert (
+        table.caption == "utilisation: share of the time in steps or encoder runs; steps that only generate count too"
+    )
 
 
 def test_latencies_of_all_say_nothing_more():
